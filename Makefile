@@ -1,6 +1,7 @@
 # Each target sets up .venv by itself: Python 3.11+ and the package registries are all it needs.
 #
 #   make demo     sentence search and digits, from trained models to bundles and back
+#   make demo-generate  a Llama's prefill and decode in one bundle, many sessions
 #   make demo-distributed  training in JAX and a Llama in PyTorch on four processes
 #   make test     the tests        (PYTEST="-k wire" narrows them)
 #   make test-cpus  compiled programs on emulated CPUs: aarch64, x86-64 without AVX and AVX-512
@@ -16,10 +17,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?=
 
-.PHONY: demo demo-distributed test test-cpus lint bench versions specs clean
+.PHONY: demo demo-generate demo-distributed test test-cpus lint bench versions specs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo/run.py
+
+demo-generate: $(READY)
+	$(BIN)/python examples/generate/run.py
 
 demo-distributed: $(READY)
 	$(BIN)/python examples/sharded/run.py

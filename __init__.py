@@ -7,6 +7,7 @@ The names below are the public API. Each is fetched from its room at first use, 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -94,6 +95,11 @@ __all__ = [
     "shard",
     "shardings_of",
 ]
+
+if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:  # a launcher of MPI started it
+    from .runtime.distributed.launch import end_together
+
+    end_together()
 
 
 def __getattr__(name: str) -> Any:

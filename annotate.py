@@ -140,18 +140,18 @@ def _names(module: Module) -> dict[str, TensorType]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    text = ".*".join(re.escape(part) for part in _dotted(pattern).split("*"))
-    return re.fullmatch(text, _dotted(name)) is not None
+    text = ".*".join(re.escape(part) for part in dotted(pattern).split("*"))
+    return re.fullmatch(text, dotted(name)) is not None
 
 
-def _dotted(path: str) -> str:
+def dotted(path: str) -> str:
     """`params['w'][0]` as `params.w.0`"""
     return re.sub(r"\[['\"]?([^][]*?)['\"]?\]", r".\1", path).lstrip(".")
 
 
 def _nearest(pattern: str, names: Iterable[str]) -> str:
-    known = {_dotted(name): name for name in names}
-    close = difflib.get_close_matches(_dotted(pattern), known, 3, 0.5)
+    known = {dotted(name): name for name in names}
+    close = difflib.get_close_matches(dotted(pattern), known, 3, 0.5)
     if close:
         return f"; nearest are {', '.join(known[name] for name in close)}"
     return f"; there are {', '.join(list(known.values())[:8]) or 'no arguments and no weights'}"

@@ -15,12 +15,14 @@ from .hlo.graph import Module, Op, Weight
 from .hlo.signature import Signature
 from .hlo.verify import verify
 from .options import Options
+from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
+    from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.tuning import Ready, Tuner, Tuning
-    from .programs import Made
+    from .programs import Made, Modules
     from .runtime.bundle import Parts
     from .runtime.program import Program
 
@@ -29,17 +31,26 @@ FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
 
 
-def import_model(source: Any, *example_inputs: Any, **keywords: Any) -> Module:
+def import_model(
+    source: Any,
+    *example_inputs: Any,
+    sizes: Mapping[str, Stated] | None = None,
+    **keywords: Any,
+) -> Module:
     """The module of a JAX or PyTorch export.
 
     source: a path (.mlir, .mlirbc, .hlo, .hlo.pb, .pt2, a jax.export file, .girih), StableHLO or
         HLO as text or bytes, a `jax.export.Exported`, a `torch.export.ExportedProgram`, or a torch
         module or traceable function with `example_inputs`.
+    sizes: what its open sizes are, as in `compile`.
     Raises ImportBlockers, which lists every reason at once, if it cannot be imported.
     """
     from .frontends.source import read_source
+    from .hlo.stated_sizes import with_stated_sizes
 
     module = read_source(source, *example_inputs, **keywords)
+    if sizes is not None:
+        module = with_stated_sizes(module, sizes)
     verify(module)
     return module
 
@@ -79,10 +90,16 @@ def compile(  # noqa: A001 - the public name of the API
     progress: Progress | None = None,
     mesh: Mapping[str, int | None] | None = None,
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
+    state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
 
+    source: what `import_model` takes, or a dict of entry points, {"prefill": (model.prefill,
+        (tokens,)), "decode": "decode.pt2"}: each a source, or (source, example inputs as a tuple),
+        or (source, inputs, keywords as a dict). Weights, code and state that they have in common
+        are there once; `program.entry("decode")` is one of them, `program.entries` are their names.
     target: "cpu", this machine's; "cpu:avx2", or another feature level of CPUs ("amx",
         "avx512-bf16", "avx512", "baseline", "neon"), on any machine; "nvidia:sm_90a", or another
         architecture of NVIDIA, which needs no GPU; "ptx-sim" or "ptx-sim:sm_80", the same code run
@@ -94,12 +111,18 @@ def compile(  # noqa: A001 - the public name of the API
     shardings: how arguments and weights lie on them, by name (`annotate.py`); without them, as the
         source says it (`girih.shard`, JAX's and XLA's annotations). "auto": what nobody said is
         found, as costs least where a device holds at most `Options.max_memory`, estimated.
+    state: arguments that live between calls, by name or pattern, each with the result that replaces
+        it: {"cache": "output[1]"} (`states.py`); `program.session()` keeps them. Buffers of a torch
+        model that it changes are state without being named.
+    sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
+        narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
+        source ("batch") or a dimension of an argument ("tokens.0").
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
     packed, they are the source's arrays, so do not write into these.
     """
-    from .frontends.source import read_source
+    from .entries import read_entries
 
     if mesh is None and shardings is not None:
         raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
@@ -111,7 +134,13 @@ def compile(  # noqa: A001 - the public name of the API
         from .spmd import compile_on
 
         say("import")
-        module = read_source(source, *example_inputs, **keywords)
+        modules = read_entries(source, example_inputs, keywords, state, sizes)
+        if len(modules) > 1:
+            raise UserError(
+                f"mesh: a program of several entry points ({', '.join(modules)}) is compiled for "
+                "one device; compile each of them for the mesh"
+            )
+        (module,) = modules.values()
         return compile_on(module, mesh, shardings, [first, *others], options, say, tuner)
     if others:  # what is wrong with them is said before anything is compiled
         from .backends import find
@@ -119,11 +148,11 @@ def compile(  # noqa: A001 - the public name of the API
         for name in others:
             find(name, options, tuner)
 
-    def read() -> Module:
+    def read() -> dict[str, Module]:
         say("import")
-        return read_source(source, *example_inputs, **keywords)
+        return read_entries(source, example_inputs, keywords, state, sizes)
 
-    program = compile_module(read, first, options, say, tuner).program
+    program = compile_entries(read, first, options, say, tuner).program
     return with_targets(program, others, options, progress) if others else program
 
 
@@ -197,68 +226,108 @@ class Compiled(NamedTuple):
     other data; None where their data has decided its code."""
 
     program: Program
-    remade: Callable[[Module], Mapping[str, Any]] | None
+    remade: Callable[[Modules], Mapping[str, Any]] | None
 
 
-def compile_module(
-    read: Callable[[], Module], target: str, options: Options, say: Progress, tuner: Tuner | None
+class Lowered(NamedTuple):
+    """An entry point of a program: as a bundle stores it, and after all passes; `own_notes`: of
+    what the user has asked for, which `strict` does not refuse."""
+
+    simple: Module
+    fused: Module
+    own_notes: Sequence[str] = ()
+
+
+def compile_entries(
+    read: Callable[[], Modules], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Compiled:
-    """A program for one target; `read` gives the module after the backend has begun to start."""
+    """A program for one target; `read` gives the modules of its entry points, whose equal weights
+    are one, after the backend has begun to start."""
     from .backends import SIMULATED, find
+    from .entries import hardest_first
     from .optimizer.licence import Ledger
     from .optimizer.meanwhile import collection_paused
-    from .optimizer.pipeline import blamed_on, pipeline_for
+    from .optimizer.passes.encode import packings
     from .programs import Watched, digest_of, open_programs
 
     backend = find(target, options, tuner)
     backend.begin()
-    module = read()
+    modules = read()
     simulate = target.partition(":")[0] == SIMULATED
     cache = open_programs(options.cache)
-    digest = None if cache is None else digest_of(module, backend, options)
+    digest = None if cache is None else digest_of(modules, backend, options)
     if cache is not None and digest is not None:
-        parts = cache.load(digest, module)
+        parts = cache.load(digest, modules)
         if parts is not None and backend.name in parts.variants:
             say("package")
             program = _program(parts, backend.name, options, simulate)
             return Compiled(program, lambda other: cache.arrays(digest, other, backend.name))
-    verify(module)
-    watched = Watched(module)
+    for module in modules.values():
+        verify(module)
+    watched = Watched(modules)
     with collection_paused():
         ledger = Ledger()
-        passes = pipeline_for(backend, options, ledger)
-        simple, fused = passes.run(watched.module, on_pass=say, disable=options.disable)
+
+        def pack(entries: Mapping[str, Lowered]) -> Made:
+            return _packed(entries, backend, options, say, simulate, ledger)
+
+        lowered: dict[str, Lowered] = {}
+        alike: dict[str, str] = {}  # how weights lie that several entries read
+        for name in hardest_first(modules):
+            module = watched.modules[name]
+            lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
+            alike = {**packings(lowered[name].fused), **alike}
         depends_on_data = watched.asked
-
-        def pack(lowered: Module, own_notes: Sequence[str] = ()) -> Made:
-            return _packed(simple, lowered, backend, options, say, simulate, ledger, own_notes)
-
-        with blamed_on(options.disable):
-            limit = options.memory_limit
-            if limit is None:
-                made = pack(fused)
-            else:
-                try:
-                    made = _within(limit, fused, backend, pack, say)
-                except MemoryLimitError as error:  # kernels made for memory hide what is in them
-                    apart = pipeline_for(backend, options, Ledger(), spare=False)
-                    _, fused = apart.run(watched.module, on_pass=say, disable=options.disable)
-                    made = _within(limit, fused, backend, pack, say, error)
+        made = pack({name: lowered[name] for name in modules})
     if cache is not None and digest is not None and not depends_on_data:
-        cache.store(digest, module, made)
-    return Compiled(made.program, None if depends_on_data else made.remade(module))
+        cache.store(digest, modules, made)
+    return Compiled(made.program, None if depends_on_data else made.remade(modules))
+
+
+def _lowered(
+    module: Module,
+    backend: Backend,
+    options: Options,
+    say: Progress,
+    ledger: Ledger,
+    alike: Mapping[str, str],
+    pack: Callable[[Mapping[str, Lowered]], Made],
+) -> Lowered:
+    """An entry point after all passes, and within the user's limit of memory."""
+    from .optimizer.licence import Ledger
+    from .optimizer.pipeline import blamed_on, pipeline_for
+
+    passes = pipeline_for(backend, options, ledger, alike=alike)
+    simple, fused = passes.run(module, on_pass=say, disable=options.disable)
+    limit = options.memory_limit
+    if limit is None:
+        return Lowered(simple, fused)
+
+    def tried(fused: Module, notes: Sequence[str]) -> int:
+        made = pack({MAIN: Lowered(simple, fused, notes)})
+        return made.program.memory.allocated_bytes
+
+    with blamed_on(options.disable):
+        try:
+            fused, notes = _within(limit, fused, backend, tried, say)
+        except MemoryLimitError as error:  # kernels made for memory hide what is in them
+            apart = pipeline_for(backend, options, Ledger(), spare=False, alike=alike)
+            _, fused = apart.run(module, on_pass=say, disable=options.disable)
+            fused, notes = _within(limit, fused, backend, tried, say, error)
+    return Lowered(simple, fused, notes)
 
 
 def _within(
     limit: int,
     fused: Module,
     backend: Backend,
-    pack: Callable[[Module, Sequence[str]], Made],
+    tried: Callable[[Module, Sequence[str]], int],
     say: Progress,
     known: MemoryLimitError | None = None,
-) -> Made:
-    """The program, in `limit` bytes of memory; MemoryLimitError if that cannot be: `known` where
-    other kernels, for which that was the error, need less."""
+) -> tuple[Module, list[str]]:
+    """The program in `limit` bytes of memory, with a note where it was changed for that;
+    MemoryLimitError if it cannot be: `known` where other kernels, for which that was the error,
+    need less. tried: what the program of a module allocates."""
     from .optimizer.limit import need, not_found, note, within
     from .optimizer.measure import measure
 
@@ -271,10 +340,10 @@ def _within(
             fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
         except MemoryLimitError as error:
             raise min(known or error, error, key=lambda e: e.needed_bytes) from None
-        made = pack(fitted.module, [note(fitted, before)] if fitted.moves else [])
-        allocated.append(made.program.memory.allocated_bytes)
+        notes = [note(fitted, before)] if fitted.moves else []
+        allocated.append(tried(fitted.module, notes))
         if allocated[-1] <= limit:
-            return made
+            return fitted.module, notes
         beside = max(beside, allocated[-1] - need(fitted.measure).total)
     error = not_found(limit, min(allocated))
     raise min(known or error, error, key=lambda e: e.needed_bytes)
@@ -289,8 +358,8 @@ def compile_lowered(module: Module, target: str, options: Options) -> Program:
     backend = find(target, options)
     backend.begin()
     simulate = target.partition(":")[0] == SIMULATED
-    made = _packed(module, module, backend, options, lambda stage: None, simulate, Ledger())
-    return made.program
+    entries = {MAIN: Lowered(module, module)}
+    return _packed(entries, backend, options, lambda stage: None, simulate, Ledger()).program
 
 
 def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
@@ -305,55 +374,70 @@ def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Pro
 
 
 def _packed(
-    simple: Module,
-    fused: Module,
+    entries: Mapping[str, Lowered],
     backend: Backend,
     options: Options,
     say: Progress,
     simulate: bool,
     ledger: Ledger,
-    own_notes: Sequence[str] = (),
 ) -> Made:
-    """The program of a lowered module. own_notes: of what the user has asked for, which `strict`
-    does not refuse."""
+    """The program of lowered entry points."""
+    from .entries import with_equal_weights
     from .hlo.derivation import constant_weight
     from .optimizer.meanwhile import computed
     from .optimizer.passes.encode import stored_module, used_weights
     from .optimizer.schedule import schedule
-    from .programs import Made
+    from .programs import Made, all_weights
     from .runtime.parts import weights_by_name
     from .runtime.program import Program
 
     target = backend.name
-    stored = stored_module(simple, fused)
-    read_by_kernels = [
-        fused.weights[name] for name in sorted(used_weights(fused.functions.values()))
-    ]
+    fused = {name: one.fused for name, one in entries.items()}
+    stored = {name: stored_module(one.simple, one.fused) for name, one in entries.items()}
+    if len(entries) > 1:
+        fused, stored = with_equal_weights(fused, stored)
+    of_kernels, of_bundle = all_weights(fused), all_weights(stored)
+    functions = [one for module in fused.values() for one in module.functions.values()]
+    read_by_kernels = [of_kernels[name] for name in sorted(used_weights(functions))]
     tuner = None
     if backend.choices is not None:
         say("choose")
-        backend.choices.kernels(schedule(fused))  # while nothing else runs
+        for module in fused.values():
+            backend.choices.kernels(schedule(module))  # while nothing else runs
         tuner = backend.choices.tuner
-    notes = [*fused.notes, *([] if tuner is None else tuner.notes), *_slow(simple, backend)]
+    told = [] if tuner is None else tuner.notes
     say("emit")
-    with computed([*stored.weights.values(), *read_by_kernels]):
-        steps = schedule(fused, backend.in_tiles)
-        plan, image = backend.build(steps, (*notes, *steps.notes))
-    if options.strict:
-        _refuse_notes(plan)
-    plan.notes.extend(own_notes)
+    with computed([*of_bundle.values(), *read_by_kernels]):
+        steps = {name: schedule(module, backend.in_tiles) for name, module in fused.items()}
+        notes = {
+            name: (*fused[name].notes, *told, *_slow(one.simple, backend), *steps[name].notes)
+            for name, one in entries.items()
+        }
+        built, image = backend.build([(steps[name], notes[name]) for name in entries])
+    plans = dict(zip(entries, built, strict=True))
+    for name, plan in plans.items():
+        if options.strict:
+            _refuse_notes(plan)
+        plan.notes.extend(entries[name].own_notes)
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
-    own = {name: constant_weight(name, dense) for name, dense in steps.constants.items()}
-    own |= {name: fused.weights[name] for name in steps.weights if name not in stored.weights}
-    plain = {
+    own: dict[str, Weight] = {}
+    for name, one in steps.items():
+        own |= {n: constant_weight(n, dense) for n, dense in one.constants.items() if n not in own}
+        own |= {n: fused[name].weights[n] for n in one.weights if n not in of_bundle}
+    own_arrays = {name: weight.array for name, weight in own.items()}
+    plain = {  # a program does not hold what its weights were made of
         name: Weight(name, one.array, one.type, one.aliases, one.inverse)
-        for name, one in stored.weights.items()
-    }  # a program does not hold what its weights were made of
+        for name, one in of_bundle.items()
+    }
+    kept = {
+        name: module.with_weights({n: plain[n] for n in module.weights})
+        for name, module in stored.items()
+    }
     program = Program.from_parts(
-        stored.with_weights(plain),
-        signature_of(stored),
-        {target: (plan, image, {name: one.array for name, one in own.items()}, cubins)},
+        kept,
+        {name: signature_of(module) for name, module in kept.items()},
+        {target: (plans, image, own_arrays, cubins)},
         target=target,
         driver=simulated_gpu(target) if simulate else None,
         threads=options.threads,
@@ -369,7 +453,7 @@ def _packed(
             "rewrites": ledger.report(),
         },
     )
-    return Made(program, weights_by_name(stored), own)
+    return Made(program, weights_by_name(*stored.values()), own)
 
 
 def with_targets(
@@ -380,8 +464,9 @@ def with_targets(
 ) -> Program:
     """The same program, whose bundle has code for these targets as well."""
     parts = program.parts
+    modules = {name: program.entry(name).module for name in program.entries}
     for target in targets:
-        parts = add_variant(parts, program.module, target, options, progress)
+        parts = add_variant(parts, modules, target, options, progress)
     return _on_this_machine(program, parts)
 
 
@@ -392,7 +477,7 @@ def _on_this_machine(program: Program, parts: Parts) -> Program:
     from .runtime.devices.choice import choose_processor
     from .runtime.devices.cpu import lacks
 
-    if family(program.target) == "cpu" and lacks(program.plan):
+    if family(program.target) == "cpu" and lacks(parts.variants[program.target]):
         choice = choose_processor(parts.variants)
         if not choice.problem:
             return program.with_parts(parts, choice.target, choice.reason)
@@ -401,18 +486,16 @@ def _on_this_machine(program: Program, parts: Parts) -> Program:
 
 def add_variant(
     parts: Parts,
-    module: Module,
+    modules: Modules,
     target: str,
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Parts:
     """A program's parts with code for `target` ("cpu", "cpu@data=2,model=4" for a mesh) added,
-    compiled from its `module`; code that is there already is made anew. Without options, the
-    numerics are those of the first compilation. Choices that were measured for the program are
-    taken again."""
-    import numpy as np
-
-    from .runtime.parts import copied_parts
+    compiled from the modules of its entry points; code that is there already is made anew. Without
+    options, the numerics are those of the first compilation. Choices that were measured for the
+    program are taken again."""
+    from .runtime.parts import copied_parts, same_bytes
 
     options = options or options_of(parts)
     say = progress or (lambda stage: None)
@@ -422,15 +505,16 @@ def add_variant(
         from .spmd import with_mesh
 
         base = target.partition("@")[0]
+        (module,) = modules.values()
         return with_mesh(parts, module, axes_in(target), base, options, say, tuner)[0]
-    made = compile_module(lambda: module, target, options, say, tuner).program
+    made = compile_entries(lambda: modules, target, options, say, tuner).program
     variant = made.parts.variants[made.target]
     given = {**made.parts.weights, **variant.weights}
+    plans = [made.entry(name).plan for name in made.entries]
     own = {}
-    for name in {buffer.weight for buffer in made.plan.buffers if buffer.weight}:
+    for name in sorted({b.weight for plan in plans for b in plan.buffers if b.weight}):
         array, stored = given[name], parts.weights.get(name)
-        same = stored is not None and (stored.dtype, stored.shape) == (array.dtype, array.shape)
-        if not same or not np.array_equal(_bits(stored), _bits(array)):
+        if stored is None or not same_bytes(stored, array):
             own[name] = array
     variants = {**parts.variants, made.target: replace(variant, weights=own)}
     return copied_parts(parts, variants=variants, tuning=_united(parts.tuning, made.parts.tuning))
@@ -451,12 +535,6 @@ def _united(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Any
     if old is None or new is None:
         return old or new
     return {**new, "kernels": {**old.get("kernels", {}), **new["kernels"]}}
-
-
-def _bits(array: Any) -> Any:
-    import numpy as np
-
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def simulated_gpu(target: str) -> Any:
@@ -490,12 +568,21 @@ def _refuse_notes(plan: Any) -> None:
 
 
 def signature_of(module: Module) -> Signature:
-    """The module's signature; a flat one where the source had none."""
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
     if module.signature is not None:
-        return module.signature
+        said = module.signature.symbols, module.signature.constraints
+        same = said == tuple(known.values())
+        return module.signature if same else replace(module.signature, **known)
     body = module.body
     arguments, results = (
-        [(value.tensor.dims, value.element.name) for value in values]
+        [(_stated(value.dims), value.element.name) for value in values]
         for values in (body.arguments, body.results)
     )
-    return Signature.plain(arguments, results)
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

@@ -44,6 +44,7 @@ from .optimizer.sharding.propagated import Propagated, propagate
 from .optimizer.sharding.regather import gaps, regathered
 from .optimizer.sharding.remesh import remeshed
 from .optimizer.sharding.rotations import pads_for_slices
+from .optimizer.sharding.states import states_as_taken
 from .optimizer.sharding.suggestions import Suggestion, suggest
 from .optimizer.sharding.timeline import Costs, Timeline, timeline
 from .options import Options, bytes_of
@@ -110,7 +111,12 @@ class Partitioned:
         options = Options()
         backend = find("cpu", options)
         local, whole = self.local, signature_of(self.decided)
-        donated = {n: leaf.aliases for n, leaf in enumerate(whole.arguments) if leaf.donated}
+        taken, made = local.body.argument_types, [value.type for value in local.body.results]
+        donated = {
+            n: None if leaf.aliases is None or made[leaf.aliases] != taken[n] else leaf.aliases
+            for n, leaf in enumerate(whole.arguments)
+            if leaf.donated
+        }
         local = replace(local, signature=signature_of(local).donating(donated))
         _, fused = pipeline_for(backend, options).run(local)
         return need(measure(fused, backend.in_tiles))
@@ -221,7 +227,7 @@ def partition_module(
 ) -> Partitioned:
     """The program of one device, from a module whose annotations say how it lies. mesh: the sizes
     that its axes get instead of those that they have; memory, errors as for `partition`."""
-    found = pads_for_slices(_propagated(module, mesh))
+    found = states_as_taken(pads_for_slices(_propagated(module, mesh)))
     parts = _partitioned(found, choose(found), interconnect)
     return parts if memory is None else _fitting(parts, bytes_of(memory))
 

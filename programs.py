@@ -1,9 +1,10 @@
 """Compiled programs in the cache folder: a second compilation of one neither runs passes nor emits.
 
-An entry is a bundle under a digest of all that decides its plan and code: the module, the options,
-the target, the machine that is assumed, the choices of a tuning, and the compiler. The data of the
-weights decides nothing: no pass may ask for it (`Watched` sees to that), so that an entry serves
-the same module with other data as well, and holds recipes in place of weights (`recipes.py`).
+An entry is a bundle under a digest of all that decides its plan and code: the module of each entry
+point, the options, the target, the machine that is assumed, the choices of a tuning, and the
+compiler. The data of the weights decides nothing: no pass may ask for it (`Watched` sees to that),
+so that an entry serves the same module with other data as well, and holds recipes in place of
+weights (`recipes.py`).
 Folder, trust and cleaning are the kernel cache's.
 """
 
@@ -41,6 +42,9 @@ _ABOUT, _RECIPES = "places.json", "recipes.pb"
 _NOT_IN_KEYS = ("cache", "threads", "pin", "comm_timeout", "max_reshard", "tuning", "locked")
 
 
+Modules = Mapping[str, "Module"]  # by entry point
+
+
 class Made(NamedTuple):
     """A program that was just compiled, and the weights behind its arrays by the arrays' names:
     those that all variants share, and those that are its variant's own."""
@@ -49,18 +53,23 @@ class Made(NamedTuple):
     stored: Mapping[str, Weight]
     own: Mapping[str, Weight]
 
-    def remade(self, module: Module) -> Callable[[Module], Mapping[str, Any]] | None:
-        """What gives its arrays with the weights of another module of the form of `module`, of
+    def remade(self, modules: Modules) -> Callable[[Modules], Mapping[str, Any]] | None:
+        """What gives its arrays with the weights of other modules of the form of `modules`, of
         which it was compiled; None where nobody can tell what they were made of."""
         parts = self.program.parts
         arrays = {**parts.weights, **parts.variants[self.program.target].weights}
-        recipes = Recipes(module)
+        recipes = Recipes(all_weights(modules))
         try:
             places = recipes.places(arrays, {**self.stored, **self.own})
             recipes.program()
         except (Unknown, CompilerBug):
             return None
-        return lambda other: Arrays(places, recipes.supply(other))
+        return lambda others: Arrays(places, recipes.supply(all_weights(others)))
+
+
+def all_weights(modules: Modules) -> dict[str, Weight]:
+    """The weights of a program's entry points, which are one where they have one name."""
+    return {n: weight for module in modules.values() for n, weight in module.weights.items()}
 
 
 class ProgramCache(FileCache):
@@ -68,8 +77,8 @@ class ProgramCache(FileCache):
 
     suffix = ".program"
 
-    def load(self, digest: str, module: Module) -> MemoryParts | None:
-        """The parts of the program that was compiled from this module; None if none is kept.
+    def load(self, digest: str, modules: Modules) -> MemoryParts | None:
+        """The parts of the program that was compiled from these modules; None if none is kept.
 
         Arrays that the compiler makes of weights are made when the parts are first asked for one.
         """
@@ -84,9 +93,12 @@ class ProgramCache(FileCache):
             about = json.loads(bytes(bundle.debug[_ABOUT]))
             if about["format"] != _FORMAT or about["digest"] != digest:
                 raise ValueError("an entry of another name")
-            supply = Supply(module, bundle.weights, about, bundle.debug[_RECIPES])
+            sources = all_weights(modules)
+            supply = Supply(sources, bundle.weights, about, bundle.debug[_RECIPES])
+            programs = bundle.programs
             return MemoryParts(
                 source=bundle.program,
+                further={name: programs[name] for name in list(programs)[1:]},
                 signatures=bundle.signatures,
                 weights=Arrays(about["weights"], supply),
                 variants={
@@ -100,20 +112,20 @@ class ProgramCache(FileCache):
             self.drop_damaged(digest, "program")
             return None
 
-    def arrays(self, digest: str, module: Module, target: str) -> Mapping[str, Any]:
-        """All arrays of the kept program, with the weights of this module."""
-        parts = self.load(digest, module)
+    def arrays(self, digest: str, modules: Modules, target: str) -> Mapping[str, Any]:
+        """All arrays of the kept program, with the weights of these modules."""
+        parts = self.load(digest, modules)
         if parts is None:
             raise UserError("the cache was emptied during the compilation; compile again")
         return ChainMap(cast(Any, parts.variants[target].weights), cast(Any, parts.weights))
 
-    def store(self, digest: str, module: Module, made: Made) -> None:
-        """Keep the program that was compiled from this module, unless what has to be kept as data
+    def store(self, digest: str, modules: Modules, made: Made) -> None:
+        """Keep the program that was compiled from these modules, unless what has to be kept as data
         takes half of the capacity."""
         from .runtime.bundle import write
         from .runtime.parts import copied_parts
 
-        parts, recipes = made.program.parts, Recipes(module)
+        parts, recipes = made.program.parts, Recipes(all_weights(modules))
         try:
             about = {
                 "format": _FORMAT,
@@ -147,13 +159,18 @@ class ProgramCache(FileCache):
 
 
 class Watched:
-    """A module whose weights say when somebody asks for their data: the compiler's passes may not,
+    """Modules whose weights say when somebody asks for their data: the compiler's passes may not,
     and where one did, the program would be another with other data, so it is not kept."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, modules: Modules) -> None:
         self.asked = False
-        weights = {name: self._watched(weight) for name, weight in module.weights.items()}
-        self.module = module.with_weights(weights) if weights else module
+        made = {name: self._watched(weight) for name, weight in all_weights(modules).items()}
+        self.modules = {
+            name: module.with_weights({n: made[n] for n in module.weights})
+            if module.weights
+            else module
+            for name, module in modules.items()
+        }
 
     def _watched(self, weight: Weight) -> Weight:
         data = _Data(self, weight)
@@ -182,9 +199,9 @@ def open_programs(choice: str | None) -> ProgramCache | None:
     return None if kernels is None else ProgramCache(kernels.folder, CAPACITY)
 
 
-def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
+def digest_of(modules: Modules, backend: Backend, options: Options) -> str | None:
     """The name of the program's entry: 40 hexadecimal digits. None where the program must not be
-    kept: choices are being timed, the sources of the compiler have changed while it runs, or the
+    kept: choices are being timed, the sources of the compiler have changed while it runs, or a
     module is none that can be compiled."""
     tuner = None if backend.choices is None else backend.choices.tuner
     if tuner is not None and tuner.measure:
@@ -202,7 +219,7 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
     if options.max_memory is not None:  # the scratch of all workers counts
         chosen["threads"] = options.threads or default_threads()
     try:
-        program = fingerprint(module)
+        programs = [fingerprint(module) for module in modules.values()]
     except (CompilerBug, KeyError):  # whoever verifies the module says what is wrong with it
         return None
     texts = (
@@ -214,9 +231,10 @@ def digest_of(module: Module, backend: Backend, options: Options) -> str | None:
         repr(backend.model),
         "tuned" if tuner is not None else "",
         json.dumps(known, sort_keys=True),
+        *modules,
     )
     state = hashlib.blake2b(digest_size=20)
-    for data in (*(text.encode() for text in texts), program):
+    for data in (*(text.encode() for text in texts), *programs):
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return state.hexdigest()
@@ -230,5 +248,13 @@ def _compiler() -> str | None:
 @functools.cache
 def _own_sources() -> str | None:
     return sources_digest(
-        "runtime", "specs", "compiler.py", "programs.py", "recipes.py", "options.py", "__init__.py"
+        "runtime",
+        "specs",
+        "compiler.py",
+        "entries.py",
+        "programs.py",
+        "recipes.py",
+        "options.py",
+        "states.py",
+        "__init__.py",
     )

@@ -29,10 +29,10 @@ class Unknown(Exception):
 
 @dataclass
 class Recipes:
-    """Collects the places of a program's arrays. `module`: the source. `kept`: the data of those
-    places that are "kept"."""
+    """Collects the places of a program's arrays. `sources`: the weights of the source. `kept`: the
+    data of those places that are "kept"."""
 
-    module: Module
+    sources: Mapping[str, Weight]
     kept: dict[str, Array] = field(default_factory=dict)
     _numbers: dict[Weight, int] = field(default_factory=dict)
     _sources: list[list[Place]] = field(default_factory=list)
@@ -51,9 +51,9 @@ class Recipes:
             found.append((name, self._place(weight)))
         return found
 
-    def supply(self, module: Module) -> Supply:
-        """Where the arrays come from, with the weights of another module of this form."""
-        return Supply(module, self.kept, self.document(), self.program())
+    def supply(self, sources: Mapping[str, Weight]) -> Supply:
+        """Where the arrays come from, with the weights of another source of this form."""
+        return Supply(sources, self.kept, self.document(), self.program())
 
     def document(self) -> dict[str, Any]:
         """What `Supply` needs beside `kept` and `program`."""
@@ -67,7 +67,7 @@ class Recipes:
     def _place(self, weight: Weight) -> Place:
         derivation = weight.derivation
         if derivation is None:
-            source = self.module.weights.get(weight.name)
+            source = self.sources.get(weight.name)
             if source is None or source.array is not weight.array:
                 raise Unknown(weight.name)
             return "source", weight.name
@@ -116,9 +116,13 @@ class Supply:
     demand, all of it at once and on several threads; then its sources are no longer held."""
 
     def __init__(
-        self, module: Module, kept: Mapping[str, Array], document: Mapping[str, Any], program: bytes
+        self,
+        sources: Mapping[str, Weight],
+        kept: Mapping[str, Array],
+        document: Mapping[str, Any],
+        program: bytes,
     ) -> None:
-        self._sources: Mapping[str, Weight] = module.weights
+        self._sources = sources
         self._kept, self._program = kept, program
         self._steps: list[list[Place]] = [
             [(kind, what) for kind, what in places] for places in document["derived"]

@@ -26,7 +26,7 @@ from .compiler import (
     Compiled,
     Progress,
     add_variant,
-    compile_module,
+    compile_entries,
     signature_of,
     simulated_gpu,
 )
@@ -43,7 +43,7 @@ from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
 from .options import Options
 from .partitioning import Partitioned, annotated_for, moved, partition_module
-from .runtime.bundle import MemoryParts, Parts
+from .runtime.bundle import MAIN, MemoryParts, Parts
 from .runtime.devices import family
 from .runtime.distributed.launch import target_on
 from .runtime.distributed.layout import Layout
@@ -69,7 +69,7 @@ def compile_on(
     module, sizes = annotated_for(module, mesh, shardings, options.memory_limit)
     parts: Parts = MemoryParts(
         source=lambda: encoded(module),
-        signatures={"main": signature_of(module)},
+        signatures={MAIN: signature_of(module)},
         weights=module_weights(module),
     )
     names = []
@@ -99,7 +99,7 @@ def with_mesh(
     """
     if _devices(module, mesh) <= 1:
         module = module if mesh is None else moved(module, mesh)
-        parts = add_variant(parts, module, target, options, say)
+        parts = add_variant(parts, {MAIN: module}, target, options, say)
         return parts, target
     say("partition")
     interconnect = interconnect_of(_machine(target, options), _devices(module, mesh))
@@ -109,7 +109,7 @@ def with_mesh(
     layout, local = _local(partitioned)
     count = partitioned.mesh.devices
     modules = [local.with_weights(_weights_of(local, module, layout, n)) for n in range(count)]
-    made = compile_module(lambda: modules[0], target, options, say, tuner)
+    made = compile_entries(lambda: {MAIN: modules[0]}, target, options, say, tuner)
     own = made.program.parts.variants[made.program.target]
     say("weights")
     read = {buffer.weight for buffer in made.program.plan.buffers if buffer.weight}
@@ -167,6 +167,13 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
     )
     functions = {**local.functions, local.entry: function}
     signature = layout.signature(whole)
+    given = [
+        replace(one, aliases=None)  # another block has other memory
+        if one.aliases is not None and signature.results[one.aliases].dims != one.dims
+        else one
+        for one in signature.arguments
+    ]
+    signature = replace(signature, arguments=tuple(given))
     return layout, replace(local, functions=functions, signature=signature)
 
 
@@ -178,7 +185,7 @@ def _weights_of(local: Module, module: Module, layout: Layout, device: int) -> d
         dims = sharding.local_dims(layout.mesh, weight.type.dims)
 
         def block(weight: Weight = weight, sharding: Sharding = sharding) -> Array:
-            return np.ascontiguousarray(cut_for(weight.array, sharding, layout.mesh, device))
+            return np.asarray(cut_for(weight.array, sharding, layout.mesh, device), order="C")
 
         found[name] = Weight(name, block, TensorType(dims, weight.type.element))
     return found
@@ -198,7 +205,7 @@ def _of_each(names: Sequence[str], made: Compiled, modules: Sequence[Module]) ->
     known: dict[bytes, Array] = {}
     found: dict[str, list[Array]] = {name: [] for name in names}
     for module in modules:
-        arrays = made.remade(module)
+        arrays = made.remade({MAIN: module})
         for name in names:
             array = arrays[name]
             state = hashlib.sha256(f"{array.dtype}{array.shape}".encode())

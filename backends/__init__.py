@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,14 @@ from ..options import Options
 SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
 
 
+Scheduled = tuple[Schedule, tuple[str, ...]]  # with the notes that its plan bears
+
+
 @dataclass(frozen=True)
 class Backend:
-    """One target. `build` gives a plan_pb2.Plan and an image; UnsupportedError lists every
-    operation without a kernel. `packing` says how a contraction wants a weight to lie in memory.
+    """One target. `build` takes the schedules of a program's entry points, with the notes of each,
+    and gives a plan_pb2.Plan of each and one image; UnsupportedError lists every operation without
+    a kernel. `packing` says how a contraction wants a weight to lie in memory.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
@@ -30,10 +34,12 @@ class Backend:
     `identity`: a text that says all of the target that code depends on, and the tools that make it.
     `formulas`: by which operations may be computed that are marked as approximate.
     `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
-    `lacks`: why no code of a foreign_call runs on the target, "" if one does."""
+    `lacks`: why no code of a foreign_call runs on the target, "" if one does.
+    `shared_packing`: how a contraction would have a weight that products of more rows read as
+    well, in another entry point."""
 
     name: str
-    build: Callable[[Schedule, tuple[str, ...]], tuple[Any, bytes]]
+    build: Callable[[Sequence[Scheduled]], tuple[list[Any], bytes]]
     packing: Callable[[Op], Any] | None = None
     model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
     identity: str = ""
@@ -48,6 +54,7 @@ class Backend:
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
     formulas: tuple[Formula, ...] = ()
     windows: frozenset[str] = frozenset()
+    shared_packing: Callable[[Op], Any] | None = None
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:

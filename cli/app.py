@@ -16,16 +16,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        help="What to compile: a .pt2 file (torch.export.save), a file written from jax.export "
-        "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, XLA's HLO as text or "
-        "protobuf (.hlo, .hlo.pb), a .girih bundle, or FILE.py:NAME, a function that returns "
-        "(source, *example_inputs).",
-        show_default=False,
-    ),
-]
+_SOURCE = typer.Argument(
+    help="What to compile: a .pt2 file (torch.export.save), a file written from jax.export "
+    "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, XLA's HLO as text or "
+    "protobuf (.hlo, .hlo.pb), a .girih bundle, or FILE.py:NAME, a function that returns "
+    "(source, *example_inputs) or a dict of entry points.",
+    show_default=False,
+)
+Source = Annotated[str, _SOURCE]
+OneSource = Annotated[str | None, _SOURCE]
 BundlePath = Annotated[
     Path, typer.Argument(help="A .girih bundle.", show_default=False, metavar="BUNDLE")
 ]
@@ -39,6 +38,15 @@ Inputs = Annotated[
     ),
 ]
 Random = Annotated[bool, typer.Option("--random", help="Make up the inputs that are not given.")]
+Entry = Annotated[
+    str | None,
+    typer.Option(
+        "--entry",
+        metavar="NAME",
+        help="Which entry point, where there are several; default: main, or the only one.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of made-up inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Threads = Annotated[
@@ -104,10 +112,28 @@ def _root(
 
 @app.command(name="compile")
 def compile_command(
-    source: Source,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The bundle to write.", show_default=False)
     ],
+    source: OneSource = None,
+    entries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entry",
+            metavar="NAME=SOURCE",
+            help="An entry point of the program, instead of one SOURCE; may be repeated. What they "
+            "have in common (weights, code, state of one name) is in the bundle once.",
+        ),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="ARGUMENT=RESULT",
+            help="An argument that lives between calls, and the result that replaces it, such as "
+            "'cache=output[1]'; * stands for any text. May be repeated.",
+        ),
+    ] = None,
     targets: Annotated[
         list[str] | None,
         typer.Option(
@@ -179,6 +205,16 @@ def compile_command(
             "several (data+model), or - for none, such as 'layers.*.w1=-,model'. May be repeated.",
         ),
     ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--size",
+            metavar="NAME=SIZE",
+            help="What an open size is: batch=1..64, seq=16..512:16 (in steps of 16), batch=8, or "
+            "tokens.0=batch, another name; of a symbol, or of a dimension of an argument. May be "
+            "repeated.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -205,6 +241,10 @@ def compile_command(
       girih compile model.pt2 -o model.girih --target nvidia:sm_90a --target cpu
 
       girih compile model.pt2 -o model.girih --target cpu:avx2 --target cpu:avx512 --target cpu:neon
+
+      girih compile model.pt2 -o model.girih --size batch=8 --size seq=128
+
+      girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
     """
     from .compiling import compile_source
 
@@ -216,7 +256,10 @@ def compile_command(
     chosen += ["locked=true"] if locked else []
     settings = [*(settings or []), *chosen]
     lying = mesh, shard or []
-    compile_source(source, output, targets or ["cpu"], settings, checks, as_json, lying)
+    compile_source(
+        source, output, targets or ["cpu"], settings, checks, as_json, lying, entries or [],
+        state or [], size or [],
+    )  # fmt: skip
 
 
 @app.command()
@@ -225,6 +268,7 @@ def run(
     inputs: Inputs = None,
     random: Random = False,
     seed: Seed = 0,
+    entry: Entry = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Save the results: .npz, .safetensors or .npy."),
@@ -289,6 +333,8 @@ def run(
 
       girih run model.girih --random --simulate
 
+      girih run llama.girih --entry decode token=token.npy
+
       mpiexec -n 8 girih run sharded.girih tokens=tokens.npy -o logits.npy
     """
     from .compiling import read_sizes
@@ -304,6 +350,7 @@ def run(
         Place(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
         allow_native,
         as_json,
+        entry,
     )
 
 
@@ -363,6 +410,7 @@ def verify(
 def bench(
     source: Source,
     inputs: Inputs = None,
+    entry: Entry = None,
     seed: Seed = 0,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="How long to measure each contender.")
@@ -396,12 +444,14 @@ def bench(
         threads,
         allow_native,
         as_json,
+        entry,
     )
 
 
 @app.command()
 def dump(
     source: Source,
+    entry: Entry = None,
     after: Annotated[
         str | None,
         typer.Option(
@@ -428,12 +478,13 @@ def dump(
     """
     from .compiling import dump_source
 
-    dump_source(source, after, output, target, settings or [], as_json)
+    dump_source(source, after, output, target, settings or [], as_json, entry)
 
 
 @app.command()
 def bisect(
     source: Source,
+    entry: Entry = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", help="Inputs as for run; others are drawn with the seed."),
@@ -461,12 +512,15 @@ def bisect(
     """
     from .bisecting import bisect_source
 
-    bisect_source(source, target, settings or [], inputs or [], seed, tolerance, output, as_json)
+    bisect_source(
+        source, target, settings or [], inputs or [], seed, tolerance, output, as_json, entry
+    )
 
 
 @app.command(name="export")
 def export_command(
     source: Source,
+    entry: Entry = None,
     to: Annotated[str, typer.Option("--to", help="The format: stablehlo.")] = "stablehlo",
     version: Annotated[
         str | None,
@@ -508,7 +562,7 @@ def export_command(
     """
     from .exporting import export_source
 
-    export_source(source, to, version, output, weights, as_json)
+    export_source(source, to, version, output, weights, as_json, entry)
 
 
 @app.command()
@@ -726,6 +780,7 @@ app.add_typer(explain_app, name="explain")
 @explain_app.command(name="memory")
 def explain_memory_command(
     bundle: BundlePath,
+    entry: Entry = None,
     target: Annotated[
         str | None,
         typer.Option("--target", help="The variant; by default the one that runs here."),
@@ -750,7 +805,7 @@ def explain_memory_command(
     """
     from .explaining import explain_memory
 
-    explain_memory(bundle, target, html, rows, as_json)
+    explain_memory(bundle, target, html, rows, as_json, entry)
 
 
 @explain_app.command(name="sharding")

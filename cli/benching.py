@@ -34,9 +34,10 @@ def bench_source(
     threads: int | None,
     allow_native: bool,
     as_json: bool,
+    entry: str | None = None,
 ) -> None:
     """Measure and show medians; contenders that cannot run the source are named with the reason."""
-    program, made = _program(source, target, settings, threads, allow_native)
+    program, made = _program(source, target, settings, threads, allow_native, entry)
     values = arrays.collect_inputs(program.signature, inputs, seed)
     calls: dict[str, Call] = {"girih": _girih_call(program, values)}
     setup: dict[str, float] = {"girih": made}
@@ -111,16 +112,18 @@ def _program(
     settings: Sequence[str],
     threads: int | None,
     allow_native: bool,
+    entry: str | None,
 ) -> tuple[Program, float]:
     """The program, and the seconds that loading or compiling it took."""
     begin = perf_counter()
     if Path(source).suffix == ".girih":
         program = load(source, target=target, threads=threads, allow_native=allow_native)
+        program = program.entry(show.chosen_entry(source, program.entries, entry))
     else:
         from ..compiler import compile as compile_program
 
         program = compile_program(
-            import_source(source), target=target, options=read_options(settings)
+            import_source(source, entry), target=target, options=read_options(settings)
         )
         if threads is not None:
             program = Program(program.parts, target, threads=threads, module=program.module)

@@ -33,10 +33,11 @@ def bisect_source(
     tolerance: float,
     output: Path | None,
     as_json: bool,
+    entry: str | None = None,
 ) -> None:
     """Search, show what was found, and write the smallest program that shows it."""
     options = replace(read_options(settings), cache="off")
-    module = import_source(source)
+    module = import_source(source, entry)
     inputs = arrays.collect_inputs(signature_of(module), given, seed)
     if len(inputs) != len(module.body.arguments):
         raise UserError("bisect: a program with state is not compared yet; export it without")
@@ -44,7 +45,7 @@ def bisect_source(
         module, pipeline_of(module, target, options), inputs, tolerance, options.disable
     )
     if fault is None:
-        fault = kernel_fault(source, module, target, options, inputs, tolerance)
+        fault = kernel_fault(source, module, target, options, inputs, tolerance, entry)
     data: dict[str, Any] = {"tolerance": tolerance, "fault": None}
     if fault is not None:
         data["fault"] = {
@@ -76,6 +77,7 @@ def kernel_fault(
     options: Options,
     inputs: Sequence[Array],
     tolerance: float,
+    entry: str | None = None,
 ) -> Fault | None:
     """The first kernel whose code differs from its operation, run on what the program gives it;
     None where the compiled program agrees."""
@@ -83,7 +85,7 @@ def kernel_fault(
     whole = error_of(_run(program, inputs), reference(module, inputs))
     if whole <= tolerance:
         return None
-    lowered, _ = passed(source, target, options)
+    lowered, _ = passed(source, target, options, entry=entry)
     for step in _steps(lowered, inputs):
         single = _single(step.op, lowered)
         found = error_of(_run(compile_lowered(single, target, options), step.inputs), step.outputs)

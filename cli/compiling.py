@@ -3,53 +3,74 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
+from ..runtime.bundle import MAIN
 from . import arrays, show
 
 if TYPE_CHECKING:
     from ..backends import Backend
     from ..hlo.graph import Module
+    from ..hlo.stated_sizes import Stated
     from ..optimizer.pipeline import Pipeline
     from ..options import Options
 
 
 def compile_source(
-    source: str,
+    source: str | None,
     output: Path,
     targets: Sequence[str],
     settings: Sequence[str],
     checks: int,
     as_json: bool,
     lying: tuple[str | None, Sequence[str]] = (None, ()),
+    entries: Sequence[str] = (),
+    state: Sequence[str] = (),
+    sizes: Sequence[str] = (),
 ) -> None:
     """Import, compile, write the bundle; stages and their times are shown on stderr.
 
+    sizes: what open sizes are, as `--size` says it.
     lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
+    entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
     from ..compiler import compile as compile_program
+    from ..hlo.stated_sizes import read_stated_sizes
 
-    options = _with_tuning(read_options(settings), source)
+    options = read_options(settings)
+    options = options if source is None else _with_tuning(options, source)
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
+    stated = read_stated_sizes(sizes)
     with _Stage("import", times):
-        module = import_source(source)
+        modules = import_entries(source, entries, read_state(state), stated)
     with _Stage("compile", times) as stage:
         program = compile_program(
-            module, target=targets, options=options, progress=stage.update, mesh=mesh,
+            modules, target=targets, options=options, progress=stage.update, mesh=mesh,
             shardings=shardings,
         )  # fmt: skip
     if checks:
         with _Stage("golden checks", times):
-            program = program.with_golden(_golden(module, program, checks))
+            program = program.with_golden(
+                [one for name in modules for one in _golden(modules[name], program, name, checks)]
+            )
     with _Stage("write", times):
         program.save(output)
-    written, notes = output.stat().st_size, _notes(module, program)
+    written, notes = output.stat().st_size, _notes(modules, program)
+    plans = {name: program.entry(name) for name in program.entries}
+    described = {
+        name: {
+            "kernels": len(one.plan.kernels),
+            "steps": len(one.plan.steps),
+            "memory": asdict(one.memory),
+        }
+        for name, one in plans.items()
+    }
     if as_json:
         return show.print_json(
             {
@@ -57,31 +78,39 @@ def compile_source(
                 "bytes": written,
                 "targets": sorted(program.parts.variants),
                 "seconds": times,
-                "kernels": len(program.plan.kernels),
-                "steps": len(program.plan.steps),
-                "memory": asdict(program.memory),
+                **(described[MAIN] if list(described) == [MAIN] else {"entries": described}),
                 "measured": len((program.parts.tuning or {}).get("kernels", ())),
                 "notes": notes,
             }
         )
+    told = [
+        f"{'' if name == MAIN else f'{name} '}{one['kernels']} kernels, {one['steps']} steps, "
+        f"arena {show.size(one['memory']['arena_bytes'])}"
+        for name, one in described.items()
+    ]
     show.console.print(
         f"{output}: {show.size(written)} for {', '.join(sorted(program.parts.variants))}, "
-        f"{len(program.plan.kernels)} kernels, "
-        f"{len(program.plan.steps)} steps, arena {show.size(program.memory.arena_bytes)}"
+        f"{'; '.join(told)}"
     )
     for note in notes:
         show.console.print(f"note: {note}")
 
 
-def _notes(module: Module, program: Any) -> list[str]:
-    """Those of the import and of the code; with the target's name where another lacks it."""
+def _notes(modules: Mapping[str, Module], program: Any) -> list[str]:
+    """Those of the import and of the code; with the names of the entry point and of the target
+    where others lack it."""
     from ..runtime.plans import parse_plan
 
     variants = sorted(program.parts.variants.items())
-    found = {name: list(parse_plan(variant).notes) for name, variant in variants}
-    common = [note for note in program.plan.notes if all(note in one for one in found.values())]
-    own = [f"{name}: {n}" for name, notes in found.items() for n in notes if n not in common]
-    return [*module.notes, *common, *own]
+    told: list[str] = []
+    for entry, module in modules.items():
+        found = {name: list(parse_plan(one, entry=entry).notes) for name, one in variants}
+        plan = program.entry(entry).plan
+        common = [note for note in plan.notes if all(note in one for one in found.values())]
+        own = [f"{name}: {n}" for name, notes in found.items() for n in notes if n not in common]
+        place = f"{entry}: " if len(modules) > 1 else ""
+        told += [f"{place}{note}" for note in (*module.notes, *common, *own)]
+    return told
 
 
 def dump_source(
@@ -91,12 +120,13 @@ def dump_source(
     target: str,
     settings: Sequence[str],
     as_json: bool,
+    entry: str | None = None,
 ) -> None:
     """Print the program after a pass, or as imported."""
     if after is None:
-        module = import_source(source)
+        module = import_source(source, entry)
     else:
-        module, _ = passed(source, target, read_options(settings), after)
+        module, _ = passed(source, target, read_options(settings), after, entry)
     text = str(module)
     if as_json:
         count = sum(1 for _ in module.walk())
@@ -111,7 +141,11 @@ def dump_source(
 
 
 def passed(
-    source: str, target: str, options: Options, after: str | None = None
+    source: str,
+    target: str,
+    options: Options,
+    after: str | None = None,
+    entry: str | None = None,
 ) -> tuple[Module, Backend]:
     """The program of a source as a compilation for `target` has it after a pass, or after all, and
     what would make its kernels."""
@@ -120,7 +154,7 @@ def passed(
     from ..optimizer.pipeline import pipeline_for
 
     options = _with_tuning(options, source)
-    module = import_source(source)
+    module = import_source(source, entry)
     backend = find(target, options, tuner_for(module, options))
     passes = pipeline_for(backend, options)
     return passes.run(module, disable=options.disable, stop_after=after)[1], backend
@@ -135,14 +169,56 @@ def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
     return pipeline_for(find(target, options, tuner_for(module, options)), options)
 
 
-def import_source(source: str) -> Module:
-    """The module of a file, or of what a function in a Python file returns."""
-    from ..compiler import import_model
+def import_source(source: str, entry: str | None = None) -> Module:
+    """The module of a file, or of what a function in a Python file returns: of the entry point that
+    is named, where there are several."""
+    modules = import_entries(source)
+    return modules[show.chosen_entry(source, tuple(modules), entry)]
 
+
+def import_entries(
+    source: str | None,
+    entries: Sequence[str] = (),
+    state: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Stated] | None = None,
+) -> dict[str, Module]:
+    """The modules of all entry points: of a source, or of NAME=SOURCE each."""
+    from ..entries import read_entries
+
+    if (source is None) == (not entries):
+        raise UserError("give one SOURCE, or --entry NAME=SOURCE for each entry point")
+    if source is not None:
+        given, *inputs = _call(source)
+        return read_entries(given, inputs, {}, state, sizes)
+    named: dict[str, Any] = {}
+    for text in entries:
+        name, equals, one = text.partition("=")
+        if not equals or not one or name in named:
+            raise UserError(f"--entry: each is NAME=SOURCE, names differ, not '{text}'")
+        given, *inputs = _call(one)
+        if isinstance(given, Mapping):
+            raise UserError(f"--entry {text}: it gives several entry points; give it as SOURCE")
+        named[name] = (given, tuple(inputs))
+    return read_entries(named, (), {}, state, sizes)
+
+
+def _call(source: str) -> tuple[Any, ...]:
+    """What a SOURCE on the command line is: (source, *example inputs)."""
     file, colon, function = source.rpartition(":")
     if colon and file.endswith(".py"):
-        return import_model(*call_function(file, function))
-    return import_model(Path(source))
+        return call_function(file, function)
+    return (Path(source),)
+
+
+def read_state(texts: Sequence[str]) -> dict[str, str] | None:
+    """The results of ARGUMENT=RESULT, by argument; None for none."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, result = text.partition("=")
+        if not equals or not name or not result or name in found:
+            raise UserError(f"--state: each is ARGUMENT=RESULT, once, not '{text}'")
+        found[name] = result
+    return found or None
 
 
 def _lying(
@@ -251,16 +327,22 @@ def _option_value(name: str, kind: str, text: str) -> Any:
     return text
 
 
-def _golden(module: Module, program: Any, count: int) -> list[Any]:
+def _golden(module: Module, program: Any, entry: str, count: int) -> list[Any]:
     """Made-up inputs and what the reference interpreter gives for them."""
     from ..hlo.interpret import interpret
     from ..runtime.bundle import Check
 
     found = []
     for seed in range(count):
-        values = arrays.collect_inputs(program.signature, (), seed)
+        signature = program.entry(entry).signature
+        values = arrays.collect_inputs(signature, (), seed)
+        values += [
+            module.weights[one.default].array
+            for one in signature.arguments
+            if one.state is not None and one.default is not None
+        ]
         outputs = interpret(module, [value.copy() for value in values])
-        found.append(Check(tuple(values), tuple(outputs)))
+        found.append(Check(tuple(values), tuple(outputs), entry=entry))
     return found
 
 

@@ -246,12 +246,27 @@ def _members(findings: Findings, bundle: Bundle, remedy: str) -> bool:
 
 
 def _program(findings: Findings, bundle: Bundle, remedy: str, compile_too: bool) -> None:
+    able: list[dict[str, bool]] = []
+    operations: Counter[str] = Counter()
+    for number, name in enumerate(bundle.programs):
+        place = f"programs/{name}.pb" if number else "program.pb"
+        _one_program(findings, bundle, name, place, remedy, compile_too)
+        able.append(dict(findings.can))
+        operations.update(findings.operations)
+        findings.operations = {}
+    findings.can |= {what: all(one[what] for one in able) for what in ("read", "compile")}
+    findings.operations = dict(operations.most_common())
+
+
+def _one_program(
+    findings: Findings, bundle: Bundle, entry: str, place: str, remedy: str, compile_too: bool
+) -> None:
+    """The program of one entry point."""
     from ..hlo.wire import read_message
     from ..runtime.parts import decode_module
 
-    place = "program.pb"
     with _problem(findings, "read", place, remedy):
-        message = read_message(bundle.program)
+        message = read_message(bundle.programs[entry])
         for feature in message.features:
             findings.needs[feature.name] = feature.since
         newer = [f for f, since in findings.needs.items() if _is_newer(since)]
@@ -263,7 +278,7 @@ def _program(findings: Findings, bundle: Bundle, remedy: str, compile_too: bool)
                 "install a newer girih, or write the bundle again with an older --format",
             )
             return
-        module = decode_module(bundle)
+        module = decode_module(bundle, entry)
         findings.can["read"] = True
         _module(findings, module, compile_too)
 
@@ -287,14 +302,17 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
     found = len(findings.problems)
     try:
         variant = bundle.variants[target]
-        plan = parse_plan(variant, bundle.label)
+        plans = [parse_plan(variant, bundle.label, entry) for entry in bundle.signatures]
+        plan = plans[0]
         facts.update(
             triple=variant.triple,
             features=list(variant.features),
             plan_format=plan.format_version,
             native=variant.native,
             trusted=bundle.is_trusted,
-            libraries=sorted({name for kernel in plan.kernels for name in kernel.functions}),
+            libraries=sorted(
+                {name for plan in plans for k in plan.kernels for name in k.functions}
+            ),
         )
     except UserError as error:
         return findings.add(place, error, "compile the program again")
@@ -303,7 +321,8 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         return findings.add(place, f"this girih runs only {known}", "compile it for this machine")
     for check in (check_version, devices.check_machine):
         try:
-            check(plan)
+            for one in plans:
+                check(one)
         except UserError as error:
             if check is devices.check_machine and _runs_on_this_cpu(bundle):
                 facts["reason"] = str(error)  # no problem where another variant runs

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
-from ..runtime.bundle import Bundle
+from ..runtime.bundle import MAIN, Bundle
 from ..runtime.devices import family
 from ..runtime.devices.cpu import workers_of
 from ..runtime.loading import choose_variant
@@ -20,7 +20,12 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def explain_memory(
-    path: Path, target: str | None, html: Path | None, rows: int, as_json: bool
+    path: Path,
+    target: str | None,
+    html: Path | None,
+    rows: int,
+    as_json: bool,
+    entry: str | None = None,
 ) -> None:
     """Show where the memory of a bundle's program goes; no code of it is mapped."""
     bundle = Bundle(path, verify="lazy")
@@ -28,20 +33,24 @@ def explain_memory(
     if name not in bundle.variants:
         has = ", ".join(sorted(bundle.variants))
         raise UserError(f"{path}: no code for {name!r}; it has code for {has}")
-    plan = parse_plan(bundle.variants[name])
+    entry = show.chosen_entry(path, tuple(bundle.signatures), entry)
+    plan = parse_plan(bundle.variants[name], bundle.label, entry)
     try:
         data = described(plan)
     except IndexError:
         raise UserError(
             f"{path}: the plan for {name} is malformed: it names what it lacks"
         ) from None
-    data = {"bundle": str(path), "target": name, **data}
+    data = {"bundle": str(path), "target": name, "entry": entry, **data}
     if html is not None:
         show.write(html, page(data))
     if as_json:
         return show.print_json(data)
     shown = [(kind, show.size(size)) for kind, size in data["totals"].items() if size]
-    show.facts([*shown, ("together", show.size(data["total_bytes"]))], title=f"{path}, {name}")
+    show.facts(
+        [*shown, ("together", show.size(data["total_bytes"]))],
+        title=f"{path}, {name}{'' if entry == MAIN else f', {entry}'}",
+    )
     if not data["peak"]["rows"]:
         return show.console.print("no temporary values")
     peak = data["peak"]

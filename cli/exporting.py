@@ -13,7 +13,13 @@ _ARTIFACT = (".mlirbc", ".bc")
 
 
 def export_source(
-    source: str, to: str, version: str | None, output: Path | None, weights: str, as_json: bool
+    source: str,
+    to: str,
+    version: str | None,
+    output: Path | None,
+    weights: str,
+    as_json: bool,
+    entry: str | None = None,
 ) -> None:
     """Write the program as StableHLO: text or an artifact, by the output's suffix."""
     from ..frontends.stablehlo.versions import parse_version, version_text
@@ -27,7 +33,7 @@ def export_source(
     if suffix not in _TEXT + _ARTIFACT:
         raise UserError(f"{output}: name it .mlir for text or .mlirbc for a portable artifact")
     chosen = None if version is None else parse_version(version)
-    module = import_source(source)
+    module = import_source(source, entry)
     outside = weights == "arguments"
     if suffix in _ARTIFACT:
         made = write_artifact(module, chosen, outside)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
-from ..runtime.bundle import Bundle, Variant
+from ..runtime.bundle import MAIN, Bundle, Variant
 from ..runtime.distributed.layout import layout_of
 from ..runtime.loading import choose_variant, load
 from ..runtime.plans import parse_plan
@@ -73,18 +73,16 @@ def inspect_bundle(
 
 
 def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
+    plans = variant.get("entries", {MAIN: variant})
     cubins = [f"{name} {show.size(size)}" for name, size in variant["cubins"].items()]
     facts = [
         ("code", f"{show.size(variant['image_bytes'])} {variant['triple']}"),
         ("machine code for", ", ".join(cubins)),
         ("features", " ".join(variant["features"]) or "none"),
-        ("steps", variant["steps"]),
     ]
     facts = [(name, fact) for name, fact in facts if fact != ""]
-    facts += [(name.replace("_", " "), show.size(v)) for name, v in variant["memory"].items()]
-    order = variant["order"]
-    if order["proof"]:
-        facts.append(("order", _order_text(order)))
+    alone = "entries" not in variant
+    facts += _plan_facts(variant) if alone else []
     show.facts(facts, title=f"\nvariant {target}")
     if layout := variant["layout"]:
         rows = [
@@ -93,14 +91,31 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
             for name, lies in layout[f"{what}s"].items()
         ]
         show.table(("", "name", "how it lies"), rows, title=f"\non the mesh {layout['mesh']}")
-    listed = sorted(variant["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
+    for name, plan in plans.items():
+        if not alone:
+            show.facts(_plan_facts(plan), title=f"\n{target}, entry point {name}")
+        _show_kernels(plan, kernels)
+
+
+def _plan_facts(plan: dict[str, Any]) -> list[tuple[str, Any]]:
+    facts: list[tuple[str, Any]] = [("steps", plan["steps"])]
+    facts += [(name.replace("_", " "), show.size(v)) for name, v in plan["memory"].items()]
+    order = plan["order"]
+    if order["proof"]:
+        facts.append(("order", _order_text(order)))
+    return facts
+
+
+def _show_kernels(plan: dict[str, Any], kernels: int) -> None:
+    """The largest kernels of a plan, their launches, and its notes."""
+    listed = sorted(plan["kernels"], key=lambda k: -max(k["flops"], k["bytes"]))[:kernels]
     if listed:
         rows = [
             (k["name"], k["kind"], k["runs"], f"{k['flops'] / 1e6:.3g}", show.size(k["bytes"]),
              _operations(k["ops"]), k["origin"])
             for k in listed
         ]  # fmt: skip
-        total = len(variant["kernels"])
+        total = len(plan["kernels"])
         show.table(
             ("kernel", "kind", ">steps", ">Mflop", ">bytes", "operations", "source"),
             rows,
@@ -113,9 +128,9 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
             [(k["name"], *_launch_row(launch)) for k in launched for launch in k["launches"]],
             title="\ntheir launches",
         )
-    for note in variant["notes"]:
+    for note in plan["notes"]:
         show.console.print(f"note: {note}")
-    for kernel in variant["kernels"]:
+    for kernel in plan["kernels"]:
         for note in kernel["notes"]:
             show.console.print(f"note: {kernel['name']}: {note}")
         if kernel["approximate"]:
@@ -239,12 +254,11 @@ def _argument_row(argument: Any) -> tuple[str, str, str]:
 
 
 def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
+    """A variant, with its plan, or, where there are several entry points, the plan of each."""
     variant = bundle.variants[target]
-    plan = parse_plan(variant, bundle.label)
-    runs: dict[int, list[Any]] = {}
-    for step in plan.steps:
-        if step.WhichOneof("action") == "run":
-            runs.setdefault(step.run.kernel, []).append(step.run)
+    plans = {
+        name: _describe_plan(parse_plan(variant, bundle.label, name)) for name in bundle.signatures
+    }
     return {
         "native": variant.native,
         "triple": variant.triple,
@@ -253,6 +267,16 @@ def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
         "image_bytes": len(variant.image),
         "cubins": {name: len(code) for name, code in sorted(variant.cubins.items())},
         "weight_bytes": sum(array.nbytes for array in variant.weights.values()),
+        **(plans[MAIN] if list(plans) == [MAIN] else {"entries": plans}),
+    }
+
+
+def _describe_plan(plan: Any) -> dict[str, Any]:
+    runs: dict[int, list[Any]] = {}
+    for step in plan.steps:
+        if step.WhichOneof("action") == "run":
+            runs.setdefault(step.run.kernel, []).append(step.run)
+    return {
         "steps": len(plan.steps),
         "memory": {name: getattr(plan.memory, name) for name in _stored_bytes(plan)},
         "order": {
@@ -284,7 +308,7 @@ def _describe_layout(bundle: Bundle, variant: Variant) -> dict[str, Any] | None:
     """How arguments and results of code for several devices lie, by their paths."""
     if variant.layout is None:
         return None
-    layout, signature = layout_of(variant), bundle.signatures["main"]
+    layout, signature = layout_of(variant), next(iter(bundle.signatures.values()))
     pairs = {
         "arguments": (signature.arguments, layout.arguments),
         "results": (signature.results, layout.results),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
 from ..runtime.bundle import Bundle, Parts, write
 from ..runtime.loading import native_kernel
-from ..runtime.parts import decode_module
+from ..runtime.parts import decode_modules
 from ..runtime.plans import parse_plan
 from . import show
 from .compiling import read_mesh, read_options
@@ -47,7 +47,13 @@ def repartition_bundle(
 
     sizes = read_mesh(mesh)
 
-    def add(parts: Parts, module: Module, target: str, options: Options) -> Parts:
+    def add(parts: Parts, modules: Mapping[str, Module], target: str, options: Options) -> Parts:
+        if len(modules) > 1:
+            raise UserError(
+                f"{path}: it has the entry points {', '.join(modules)}; a program of several is "
+                "compiled for one device"
+            )
+        (module,) = modules.values()
         return with_mesh(parts, module, sizes, target, options)[0]
 
     if not targets:
@@ -58,7 +64,7 @@ def repartition_bundle(
 def _write_with(
     path: Path,
     targets: Sequence[str],
-    add: Callable[[Parts, Module, str, Options], Parts],
+    add: Callable[[Parts, Mapping[str, Module], str, Options], Parts],
     output: Path | None,
     settings: Sequence[str],
     as_json: bool,
@@ -68,14 +74,15 @@ def _write_with(
 
     bundle = Bundle(path)
     bundle.verify_all()  # else damage would get a digest that fits
-    module = decode_module(bundle)
+    modules = decode_modules(bundle)
     options = read_options(settings, options_of(bundle))
     parts: Parts = bundle
     for target in dict.fromkeys(targets):
-        parts = add(parts, module, target, options)
+        parts = add(parts, modules, target, options)
     kept = [name for name in bundle.variants if parts.variants[name] is bundle.variants[name]]
     foreign = [name for name in kept if bundle.variants[name].native and not bundle.is_trusted]
-    if not bundle.is_trusted and (kernel := native_kernel(module)) is not None:
+    kernel = next(filter(None, map(native_kernel, modules.values())), None)
+    if not bundle.is_trusted and kernel is not None:
         foreign.append(f"kernel '{kernel}'")
     written = output or path
     write(written, parts, seal=not foreign)
@@ -102,12 +109,12 @@ def _write_with(
 
 def _facts(parts: Parts, target: str, label: str, kept: bool) -> dict[str, Any]:
     variant = parts.variants[target]
-    plan = parse_plan(variant, label)
+    plans = [parse_plan(variant, label, entry) for entry in parts.signatures]
     return {
         "kept": kept,
-        "kernels": len(plan.kernels),
+        "kernels": sum(len(plan.kernels) for plan in plans),
         "code_bytes": len(variant.image),
         "cubins": sorted(variant.cubins),
         "own_weight_bytes": sum(array.nbytes for array in variant.weights.values()),
-        "notes": list(plan.notes),
+        "notes": [note for plan in plans for note in plan.notes],
     }

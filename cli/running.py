@@ -40,10 +40,12 @@ def run_bundle(
     place: Place,
     allow_native: bool,
     as_json: bool,
+    entry: str | None = None,
 ) -> None:
-    """Load, run, and show or save the results."""
+    """Load, run, and show or save the results; state begins as the bundle has it."""
     begin = perf_counter()
     program = load(bundle, **place._asdict(), allow_native=allow_native, verify="all")
+    program = program.entry(show.chosen_entry(bundle, program.entries, entry))
     speaks = show.speaks_for_all(program)
     if output is not None and program.mesh is None and program.plan.processes > 1:
         raise UserError(
@@ -75,6 +77,7 @@ def run_bundle(
         data: dict[str, Any] = {
             "bundle": str(bundle),
             "target": program.target,
+            "entry": program.entry_name,
             "reason": program.reason,
             "outputs": [_summary(name, array) for name, array in found.items()],
             "load_to_first_result_us": first,

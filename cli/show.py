@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..hlo.errors import UserError
 from ..runtime.distributed.launch import own_rank
+from ..runtime.entries import chosen
 
 if TYPE_CHECKING:
     from ..runtime.program import Program
@@ -22,6 +23,15 @@ console = Console(soft_wrap=True, highlight=False, markup=False)
 if not console.is_terminal:
     console.width = 160  # files and pipes have no width; narrow tables would wrap in vain
 progress_console = Console(stderr=True, highlight=False)
+
+
+def chosen_entry(source: object, entries: Sequence[str], name: str | None) -> str:
+    """The entry point that `--entry` names, by default the one that a call runs; UserError that
+    begins with the source."""
+    try:
+        return chosen(name, entries)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from error
 
 
 def speaks_for_all(program: Program) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
+from types import MethodType
 from typing import Any
 
-from ..hlo.errors import UserError
+from ..hlo.errors import SeveralEntries, UserError
 from ..hlo.extras import require
 from ..hlo.files import kind_of_bytes, kind_of_file
 from ..hlo.graph import Module
@@ -32,6 +34,10 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return read_bytes(memoryview(source), "", examples, keywords)
     origin = _library_of(source)
+    if origin == "torch" and isinstance(source, MethodType):
+        from .torch.methods import module_of
+
+        source = module_of(source)
     if origin == "girih" and isinstance(module := getattr(source, "module", None), Module):
         _no_examples(examples, keywords, "a girih.Program")
         return module
@@ -46,6 +52,42 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
 
         return import_jax(source, *examples, **keywords)
     raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
+
+
+def read_all(
+    source: Any, examples: Sequence[Any], keywords: Mapping[str, Any]
+) -> dict[str, Module]:
+    """The modules of all entry points of a source by name: of a bundle, a girih.Program, or
+    StableHLO with several public functions and no `main`; else what `read_source` gives."""
+    from ..runtime.bundle import ENTRY_NAME, MAIN, Bundle
+    from ..runtime.parts import decode_modules
+
+    if _library_of(source) == "girih" and hasattr(source, "entry_name"):
+        _no_examples(examples, keywords, "a girih.Program")
+        return {name: source.entry(name).module for name in source.entries}
+    data = source
+    if isinstance(source, (str, os.PathLike)):
+        text = isinstance(source, str) and _is_text(source)
+        data = None if text else Path(os.fspath(source))
+    if data is not None and _starts_as_bundle(data):
+        _no_examples(examples, keywords, "a bundle")
+        return decode_modules(Bundle(data))
+    try:
+        return {MAIN: read_source(source, *examples, **keywords)}
+    except SeveralEntries as error:
+        if not error.names or not all(map(ENTRY_NAME.fullmatch, error.names)):
+            raise
+        return {name: error.read(name) for name in error.names}
+
+
+def _starts_as_bundle(source: Any) -> bool:
+    if isinstance(source, Path):
+        with contextlib.suppress(OSError, ValueError), source.open("rb") as file:
+            return _is_bundle(file.read(_PROBED))
+        return False
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _is_bundle(bytes(memoryview(source)[:_PROBED]))
+    return False
 
 
 def tuning_in(source: Any) -> tuple[str, Any] | None:
@@ -76,7 +118,10 @@ def _tuning_of(source: Path | memoryview) -> tuple[str, Any] | None:
 
 
 def _library_of(source: Any) -> str:
-    """The framework whose class the source is an instance of, without importing any."""
+    """The framework whose class the source is an instance of, or a method of one, without importing
+    any."""
+    if isinstance(source, MethodType):
+        source = source.__self__
     for kind in type(source).__mro__:
         package = kind.__module__.partition(".")[0]
         if package in ("torch", "girih"):
@@ -88,7 +133,7 @@ def _library_of(source: Any) -> str:
 
 def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     text = os.fspath(source)
-    if isinstance(source, str) and ("\n" in text or "func.func" in text or "module {" in text):
+    if isinstance(source, str) and _is_text(text):
         return _read_text(text, examples, keywords)
     path = Path(text)
     if (kind := kind_of_file(path)) is not None and not kind.source:
@@ -108,6 +153,11 @@ def _read_text_or_path(source: Any, examples: Any, keywords: Any) -> Module:
     return read_file(path, examples, keywords)
 
 
+def _is_text(text: str) -> bool:
+    """Whether it is a program, and no path."""
+    return "\n" in text or "func.func" in text or "module {" in text
+
+
 def _read_text(text: str, examples: Any, keywords: Any) -> Module:
     """The module of HLO text, which says so first, or of StableHLO text."""
     from .stablehlo import read_stablehlo
@@ -116,8 +166,9 @@ def _read_text(text: str, examples: Any, keywords: Any) -> Module:
     if is_hlo_text(text):
         _no_examples(examples, keywords, "HLO")
         return read_hlo(text)
+    entry, keywords = _entry_of(keywords)
     _no_examples((), keywords, "StableHLO, whose inputs have no names")
-    return read_stablehlo(text, "", examples)
+    return read_stablehlo(text, "", examples, entry)
 
 
 def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
@@ -163,10 +214,11 @@ def read_bytes(
         from .torch import import_torch
 
         return import_torch(data, *examples, **(keywords or {}))
+    entry, keywords = _entry_of(keywords)
     _no_examples((), keywords, "StableHLO, whose inputs have no names")
     from .stablehlo import read_stablehlo
 
-    return read_stablehlo(data, name, examples)
+    return read_stablehlo(data, name, examples, entry)
 
 
 def _is_bundle(head: bytes) -> bool:
@@ -175,11 +227,30 @@ def _is_bundle(head: bytes) -> bool:
 
 
 def _read_bundle(source: Path | memoryview, examples: Any, keywords: Any) -> Module:
+    entry, keywords = _entry_of(keywords)
     _no_examples(examples, keywords, "a bundle")
     from ..runtime.bundle import Bundle
+    from ..runtime.entries import unknown_entry
     from ..runtime.parts import decode_module
 
-    return decode_module(Bundle(source))
+    bundle = Bundle(source)
+    names = tuple(bundle.signatures)
+    if entry is None and len(names) > 1:
+        raise SeveralEntries(
+            f"{bundle.label}: it has the entry points {', '.join(names)}; name one: "
+            f"import_model(source, entry={names[0]!r})",
+            names,
+            lambda name: decode_module(bundle, name),
+        )
+    if entry is not None and entry not in names:
+        raise UserError(f"{bundle.label}: {unknown_entry(entry, names)}")
+    return decode_module(bundle, entry)
+
+
+def _entry_of(keywords: Any) -> tuple[str | None, dict[str, Any]]:
+    """The entry point that is asked for, and all other keywords."""
+    others = dict(keywords or {})
+    return others.pop("entry", None), others
 
 
 def _no_examples(examples: Any, keywords: Any, what: str) -> None:

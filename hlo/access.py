@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from .assumptions import assumed
+from .symbols import SizeTooLong
+
 
 class Kind(Enum):
     """What happens along an iteration dim.
@@ -44,7 +47,7 @@ class Term(NamedTuple):
     """coefficient * (i[dim] // divisor)"""
 
     dim: int
-    coefficient: int = 1
+    coefficient: Any = 1
     divisor: int = 1
 
 
@@ -59,15 +62,16 @@ class Start(NamedTuple):
 class Index(NamedTuple):
     """(offset + start + sum of terms) // divisor % modulus: the index along one operand dim.
 
-    An index outside the operand is not read. `dilated`: the quotient is read only where the
+    Coefficients, divisors and moduli are sizes (`symbols.Dim`): numbers where dims are fixed. An
+    index outside the operand is not read. `dilated`: the quotient is read only where the
     division leaves no rest. A modulus of 0 takes none.
     """
 
     terms: tuple[Term, ...] = ()
     offset: int = 0
     start: Start | None = None
-    divisor: int = 1
-    modulus: int = 0
+    divisor: Any = 1
+    modulus: Any = 0
     dilated: bool = False
 
     @property
@@ -177,16 +181,18 @@ def windowed(
     return Index(terms, offset, divisor=base, dilated=base > 1)
 
 
-def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
+def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     """For each dim of `source`, its index in terms of the indices of `target` (same size).
 
     Dims are matched in the smallest groups of equal size, so that a dim that stays, or that is
-    split or merged with its neighbours alone, is not mixed with the others.
+    split or merged with its neighbours alone, is not mixed with the others. Sizes are equal where
+    that is known (`assumptions.assuming`).
     """
     if 0 in source:  # nothing is read
         return (Index(),) * len(source)
     indices: list[Index] = []
-    for sources, targets in _groups(source, target):
+    is_open = not all(isinstance(dim, int) for dim in (*source, *target))
+    for sources, targets in (_open_groups if is_open else _groups)(source, target):
         strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
         terms = [
             (Term(t, stride), target[t])
@@ -197,6 +203,9 @@ def reshaped(source: Sequence[int], target: Sequence[int]) -> tuple[Index, ...]:
             divisor = math.prod(source[k] for k in sources[number + 1 :])
             if source[s] == 1:
                 indices.append(Index())
+            elif is_open:
+                modulus = source[s] if number else 0
+                indices.append(Index(tuple(t for t, _ in terms), divisor=divisor, modulus=modulus))
             else:
                 indices.append(_digit(terms, divisor, source[s]))
     return tuple(indices)
@@ -237,3 +246,27 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list
                 sources.append(s)
                 s += 1
         yield sources, targets
+
+
+def _open_groups(
+    source: Sequence[Any], target: Sequence[Any]
+) -> Iterable[tuple[list[int], list[int]]]:
+    """The same where sizes are open: runs whose products are equal at all sizes; what has no such
+    run is one group."""
+    s = t = 0
+    while s < len(source):
+        ends = [(i, j) for i in range(s + 1, len(source) + 1) for j in range(t, len(target) + 1)]
+        for i, j in sorted(ends, key=sum):
+            if _equal_products(source[s:i], target[t:j]):
+                break
+        else:
+            i, j = len(source), len(target)
+        yield list(range(s, i)), list(range(t, j))
+        s, t = i, j
+
+
+def _equal_products(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    try:
+        return assumed().facts.is_equal(math.prod(left), math.prod(right)) is True
+    except SizeTooLong:
+        return False

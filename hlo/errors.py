@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 
 class GirihError(Exception):
@@ -76,3 +76,12 @@ class ExportBlockers(UnsupportedError):
 
 class CompilerBug(GirihError):
     """An invariant of the compiler itself is broken; please report it with the program."""
+
+
+class SeveralEntries(UserError):
+    """A source has several functions to start with, `names`; `read(name)` gives the module of one
+    of them."""
+
+    def __init__(self, message: str, names: Sequence[str], read: Callable[[str], Any]) -> None:
+        super().__init__(message)
+        self.names, self.read = tuple(names), read

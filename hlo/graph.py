@@ -7,6 +7,7 @@ value is defined before it is used; that order carries no other meaning (the sch
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .assumptions import Assumptions
 from .errors import CompilerBug
 from .sharding import Mesh
+from .sizes import SizeConstraint, Symbol
 from .types import TensorType, Type, tensor_of
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from .signature import Signature
 
 Array = np.ndarray[Any, Any]
-Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense or a type
+Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense, a type or a size
 
 
 class Origin(NamedTuple):
@@ -379,10 +382,11 @@ class Module:
     name: str = ""
     weights: Mapping[str, Weight] = field(default_factory=dict)
     signature: Signature | None = None
-    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    symbols: Mapping[str, Symbol] = field(default_factory=dict)  # in its types
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what an importer or a pass wants the user to know
     meshes: Mapping[str, Mesh] = field(default_factory=dict)  # that shardings name
+    constraints: tuple[SizeConstraint, ...] = ()  # of its symbols
 
     @property
     def main(self) -> Function:
@@ -392,6 +396,11 @@ class Module:
     def body(self) -> Region:
         """The entry function's region."""
         return self.main.body
+
+    @functools.cached_property
+    def assumptions(self) -> Assumptions:
+        """What is known of its symbols; UserError where no sizes are admitted."""
+        return Assumptions(self.symbols, self.constraints)
 
     def with_main(self, body: Region) -> Module:
         """The same module with another entry body; itself if it is the same."""

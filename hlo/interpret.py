@@ -10,7 +10,8 @@ import numpy as np
 from .errors import CompilerBug, UserError
 from .graph import Module, Op, Region, Value
 from .processes import Grid, Process, refuse_several
-from .types import FutureType, SymbolicDim, TensorType
+from .sizes import SizeSolver
+from .types import FutureType, TensorType
 
 Environment = dict[Value, Any]
 
@@ -42,8 +43,8 @@ def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.nda
         _checked(index, value, argument.type)
         for index, (value, argument) in enumerate(zip(inputs, body.arguments, strict=True))
     ]
-    _check_sizes(interpreter.module, arrays)
-    results = interpreter.run(body, arrays)
+    interpreter = interpreter.at(_sizes(interpreter.module, arrays))
+    results = interpreter.run(interpreter.module.body, arrays)
     return [np.asarray(leaf) for result in results for leaf in _leaves(result)]
 
 
@@ -58,28 +59,14 @@ def _checked(index: int, value: Any, type: Any) -> Any:
     return array
 
 
-def _check_sizes(module: Module, arrays: Sequence[Any]) -> None:
-    """UserError where inputs disagree about a symbolic size, or one is out of its range."""
-    sizes: dict[str, int] = {}
-    open_dims: list[tuple[int, SymbolicDim, int]] = []
-    for index, (array, argument) in enumerate(zip(arrays, module.body.arguments, strict=True)):
-        if isinstance(argument.type, TensorType) and not argument.type.is_static:
-            pairs = zip(argument.type.dims, array.shape, strict=True)
-            found = [(index, dim, size) for dim, size in pairs if isinstance(dim, SymbolicDim)]
-            sizes.update((repr(dim), size) for _, dim, size in found if repr(dim) not in sizes)
-            open_dims += found
-    for index, dim, size in open_dims:
-        try:
-            wanted = dim.bind(sizes)
-        except KeyError:
-            continue  # no input is that symbol alone
-        if wanted != size:
-            raise UserError(f"input {index}: dimension {dim} is {size}, but {wanted} elsewhere")
-    for name, (low, high) in module.symbols.items():
-        size = sizes.get(name, low)
-        if size < low or (high is not None and size > high):
-            wanted = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise UserError(f"the size {name} is {size}, but must be {wanted}")
+def _sizes(module: Module, arrays: Sequence[Any]) -> dict[str, int]:
+    """What symbols stand for; UserError where inputs disagree, or one is out of its range."""
+    tensors = [
+        (f"input {index}", argument.dims if isinstance(argument.type, TensorType) else ())
+        for index, argument in enumerate(module.body.arguments)
+    ]
+    solver = SizeSolver(tensors, module.symbols, module.constraints)
+    return solver.solve([np.shape(array) for array in arrays])
 
 
 def _same_dims(shape: Sequence[int], dims: Sequence[Any]) -> bool:
@@ -146,6 +133,17 @@ class Interpreter:
         other = Interpreter(self.module, process)
         other._lifetimes = self._lifetimes  # only one process runs at a time
         return other
+
+    def at(self, sizes: Mapping[str, int]) -> Interpreter:
+        """The same program for fixed sizes; UserError where they contradict its operations."""
+        if not sizes:
+            return self
+        from .specialize import specialized
+        from .verify import verify  # it asks rooms, which import this module
+
+        module = specialized(self.module, sizes)
+        verify(module)
+        return Interpreter(module, self.process)
 
     def run(
         self, region: Region, inputs: Sequence[Any], outer: Mapping[Value, Any] | None = None

@@ -14,6 +14,8 @@ from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, a
 from .ops import find
 from .sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from .signature import Signature
+from .size_text import parse_dim, split_dims
+from .sizes import SizeConstraint, Symbol, parse_constraint
 from .types import (
     TOKEN,
     FutureType,
@@ -22,7 +24,6 @@ from .types import (
     TupleType,
     Type,
     element_type,
-    parse_dim,
 )
 from .wire import WeightSource, _absent
 
@@ -139,7 +140,8 @@ class _Parser:
         self.next("word", "entry")
         entry = self.next("symbol")[1:]
         self.next("mark", "{")
-        symbols: dict[str, tuple[int, int | None]] = {}
+        symbols: dict[str, Symbol] = {}
+        constraints: list[SizeConstraint] = []
         meshes: dict[str, Mesh] = {}
         weights: dict[str, Weight] = {}
         functions: dict[str, Function] = {}
@@ -149,8 +151,10 @@ class _Parser:
             keyword = self.next("word")
             if keyword == "symbol":
                 symbol = self.next("word")
-                minimum = int(self.next("number"))
-                symbols[symbol] = (minimum, None if self.take("*") else int(self.next("number")))
+                symbols[symbol] = self.symbol()
+            elif keyword == "constraint":
+                text = self.string()
+                constraints.append(parse_constraint(text, self.string_after("by")))
             elif keyword == "mesh":
                 mesh = self.string()
                 meshes[mesh] = self.read(parse_mesh)
@@ -173,8 +177,23 @@ class _Parser:
         if entry not in functions:
             self.fail(f"there is no function @{entry}")
         return Module(
-            functions, entry, name, weights, signature, symbols, attributes, tuple(notes), meshes
-        )
+            functions, entry, name, weights, signature, symbols, attributes, tuple(notes), meshes,
+            tuple(constraints),
+        )  # fmt: skip
+
+    def symbol(self) -> Symbol:
+        """What stands behind a symbol's name."""
+        minimum = int(self.next("number"))
+        maximum = None if self.take("*") else int(self.next("number"))
+        modulus, residue = 1, 0
+        if self.peek().kind == "number":
+            modulus, residue = int(self.next("number")), int(self.next("number"))
+        if modulus < 1:
+            self.fail("a modulus is at least 1")
+        return Symbol(minimum, maximum, modulus, residue, self.string_after("by"))
+
+    def string_after(self, word: str) -> str:
+        return self.string() if self.take(word) else ""
 
     def weight(self) -> Weight:
         name = self.string()
@@ -308,7 +327,7 @@ class _Parser:
         else:
             name, _, text = self.next("type")[:-1].partition("[")
             element = element_type(name)
-        dims = [parse_dim(part) for part in text.split(",")] if text else []
+        dims = [parse_dim(part) for part in split_dims(text)]
         if any(isinstance(dim, int) and dim < 0 for dim in dims):
             self.fail("a dimension is negative")
         sharding: Sharding | None = self.read(parse_sharding) if self.take("@") else None
@@ -369,6 +388,8 @@ class _Parser:
             return bytes.fromhex(self.next("hex")[2:])
         if word == "type":
             return self.type()
+        if word == "size":
+            return parse_dim(self.string())
         if word in ("splat", "dense"):
             return self.dense(word == "splat")
         self.position -= 1

@@ -1,7 +1,7 @@
 """A program's face: the structure of its inputs and outputs, a readable path for every leaf.
 
 Frontends fill a `Signature`, the bundle stores it as JSON, the runtime checks calls against it.
-This module imports nothing but the standard library, so a bundle runs without the compiler.
+This module imports nothing of the compiler, so a bundle runs without it.
 
 The flat arguments of a program are the leaves of `Signature.inputs` (a tuple, one child per
 positional input), the leaves of `Signature.keywords` (a dict, one child per keyword-only input),
@@ -19,8 +19,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .classes import children_of, dict_of, made
+from .size_text import parse_dim
+from .sizes import SizeConstraint, SizeSolver, Symbol, parse_constraint
 
-Dim = int | str  # a symbolic dimension is written as its expression, "batch" or "2*n"
+Dim = int | str  # an open size is written as its expression, "batch" or "2*n"
 Key = str | int
 
 KINDS = ("leaf", "none", "constant", "tuple", "list", "dict", "namedtuple", "custom")
@@ -393,6 +395,9 @@ class Signature:
     passed by keyword. There is one argument per leaf of `inputs`, then of `keywords`, then one for
     each buffer that is state; the results without a `state` are the leaves of `outputs`, in order,
     before all results with one.
+
+    `symbols` and `constraints` say what the sizes in dims may be. In a module they are the module's
+    own; a bundle's signature has them.
     """
 
     inputs: Tree
@@ -401,6 +406,8 @@ class Signature:
     results: tuple[Result, ...]
     keywords: Tree = Tree("dict")
     names: tuple[str, ...] = ()
+    symbols: tuple[tuple[str, Symbol], ...] = ()
+    constraints: tuple[SizeConstraint, ...] = ()
 
     def __post_init__(self) -> None:
         _expect(self.inputs.kind == "tuple", "a signature's inputs are a tuple")
@@ -412,15 +419,22 @@ class Signature:
             f"the input trees have {leaves} leaves, but there are {sum(given)} arguments, or state "
             "does not come last",
         )
-        _expect(
-            set(self.buffers) <= set(self.state), "a buffer that is state has no result of its name"
-        )
         plain = [result.state is None for result in self.results]
         _expect(
             plain == [True] * self.outputs.leaf_count + [False] * len(self.state),
             f"the output tree has {self.outputs.leaf_count} leaves, but {sum(plain)} of the "
             "results are not state, or state results do not come last",
         )
+
+    @functools.cached_property
+    def sizes(self) -> SizeSolver:
+        """Finds what symbols are in a call (`sizes.solve(shapes)`); UserError where one cannot be
+        told from the arguments."""
+        arguments = [
+            (argument.path, [parse_dim(str(dim)) for dim in argument.dims])
+            for argument in self.arguments
+        ]
+        return SizeSolver(arguments, dict(self.symbols), self.constraints)
 
     @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
@@ -569,6 +583,13 @@ class Signature:
             data["keywords"] = self.keywords.to_json()
         if self.names:
             data["names"] = list(self.names)
+        if self.symbols:
+            data["symbols"] = {name: _symbol_json(symbol) for name, symbol in self.symbols}
+        if self.constraints:
+            data["constraints"] = [
+                {"text": f"{c.left} {c.relation} {c.right}", "origin": c.origin}
+                for c in self.constraints
+            ]
         return data
 
     @staticmethod
@@ -602,6 +623,8 @@ class Signature:
             ),
             keywords=Tree.from_json(data.get("keywords", {"kind": "dict"})),
             names=tuple(map(str, data.get("names", ()))),
+            symbols=_symbols(data.get("symbols", {})),
+            constraints=tuple(map(_constraint, data.get("constraints", ()))),
         )
 
 
@@ -650,6 +673,36 @@ def _result_json(result: Result) -> dict[str, Any]:
     return data
 
 
+def _symbol_json(symbol: Symbol) -> dict[str, Any]:
+    """Without what a symbol has by default."""
+    default = Symbol()
+    return {
+        name: value
+        for name, value in symbol._asdict().items()
+        if name == "minimum" or value != getattr(default, name)
+    }
+
+
+def _symbols(data: Any) -> tuple[tuple[str, Symbol], ...]:
+    _expect(isinstance(data, dict), "symbols are a JSON object")
+    return tuple((name, _symbol(name, item)) for name, item in data.items())
+
+
+def _constraint(data: Any) -> SizeConstraint:
+    _expect(isinstance(data, dict), "a constraint is a JSON object")
+    return parse_constraint(str(data.get("text")), str(data.get("origin", "")))
+
+
+def _symbol(name: str, data: Any) -> Symbol:
+    _expect(isinstance(data, dict), f"{name}: a symbol is a JSON object")
+    kinds = {"minimum": int, "maximum": int, "modulus": int, "residue": int, "origin": str}
+    for key, kind in kinds.items():
+        _expect(type(data.get(key, kind())) is kind, f"{name}: its {key} is no {kind.__name__}")
+    found = Symbol(**{key: data[key] for key in kinds if key in data})
+    _expect(found.modulus > 0 and not found.is_empty, f"{name} has no sizes")
+    return found
+
+
 def _typed_json(item: Argument | Result) -> dict[str, Any]:
     data: dict[str, Any] = {"path": item.path, "dims": list(item.dims), "element": item.element}
     if item.quantization is not None:
@@ -663,8 +716,11 @@ def _typed(data: Any) -> tuple[str, tuple[Dim, ...], str]:
     _expect(isinstance(path, str) and isinstance(element, str), "it has a path and an element type")
     _expect(
         isinstance(dims, list) and all(type(d) is str or (type(d) is int and d >= 0) for d in dims),
-        f"{path}: dimensions are integers >= 0 or names",
+        f"{path}: dimensions are integers >= 0 or expressions",
     )
+    for dim in dims:
+        if isinstance(dim, str):
+            parse_dim(dim)
     return path, tuple(dims), element
 
 

@@ -21,6 +21,8 @@ import numpy as np
 
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value
+from .sizes import Symbol
+from .symbols import SymbolicDim
 from .types import FutureType, TensorType, TokenType, TupleType, Type
 
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
@@ -29,8 +31,11 @@ READABLE_ELEMENTS = 16  # longer constants are written as bytes
 def print_module(module: Module, origins: bool = False) -> str:
     """The module's text; with `origins` it also says where each operation comes from."""
     lines = [f"girih 1.0 module {json.dumps(module.name)} entry @{module.entry} {{"]
-    for name, (minimum, maximum) in module.symbols.items():
-        lines.append(f"  symbol {name} {minimum} {'*' if maximum is None else maximum}")
+    for name, symbol in module.symbols.items():
+        lines.append(f"  symbol {name} {_symbol_text(symbol)}")
+    for constraint in module.constraints:
+        text = f"{constraint.left} {constraint.relation} {constraint.right}"
+        lines.append(f"  constraint {json.dumps(text)}{_by(constraint.origin)}")
     for name, mesh in module.meshes.items():
         lines.append(f"  mesh {json.dumps(name)} {json.dumps(str(mesh))}")
     for weight in module.weights.values():
@@ -45,6 +50,18 @@ def print_module(module: Module, origins: bool = False) -> str:
     for function in module.functions.values():
         lines += _Printer(origins).function(function)
     return "\n".join([*lines, "}", ""])
+
+
+def _symbol_text(symbol: Symbol) -> str:
+    """`1 64`, `2 *`, `16 512 16 0 by "model.py:7"`: range, modulus and residue, origin."""
+    text = f"{symbol.minimum} {'*' if symbol.maximum is None else symbol.maximum}"
+    if symbol.modulus != 1:
+        text += f" {symbol.modulus} {symbol.residue}"
+    return text + _by(symbol.origin)
+
+
+def _by(origin: str) -> str:
+    return f" by {json.dumps(origin)}" if origin else ""
 
 
 def print_op(op: Op, names: Mapping[Value, str] | None = None) -> str:
@@ -177,6 +194,8 @@ def attribute_text(value: Any) -> str:
         return dense_text(value)
     if isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
         return f"type {type_text(value)}"
+    if isinstance(value, SymbolicDim):
+        return f'size "{value}"'
     raise CompilerBug(f"an attribute of kind {type(value).__name__} has no text")
 
 

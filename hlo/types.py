@@ -1,4 +1,4 @@
-"""Types of values: element types, symbolic dimensions, tensors, tokens and tuples.
+"""Types of values: element types, tensors, tokens and tuples.
 
 Every type is interned: equal types are the same object, so `is` and `==` agree and hashing is
 cheap. Layout is no part of a type; a sharding may be.
@@ -7,12 +7,13 @@ cheap. Layout is no part of a type; a sharding may be.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
+
+from .symbols import Dim, SymbolicDim
 
 if TYPE_CHECKING:
     from .sharding import Sharding
@@ -208,93 +209,6 @@ class QuantizedType:
 
 
 Element = ElementType | QuantizedType
-
-
-class SymbolicDim:
-    """A dimension that is fixed only when the program is called: an affine expression.
-
-    `terms` maps symbol names to integer factors; the value is `sum(factor * symbol) + offset`.
-    Ranges of the symbols are the module's (`Module.symbols`).
-    """
-
-    __slots__ = ("terms", "offset")
-    _interned: ClassVar[dict[tuple[Any, ...], SymbolicDim]] = {}
-
-    terms: tuple[tuple[str, int], ...]
-    offset: int
-
-    def __new__(cls, terms: Sequence[tuple[str, int]] | str, offset: int = 0) -> SymbolicDim:
-        pairs = ((terms, 1),) if isinstance(terms, str) else tuple(sorted(terms))
-        key = (pairs, offset)
-        known = cls._interned.get(key)
-        if known is None:
-            known = super().__new__(cls)
-            known.terms, known.offset = pairs, offset
-            cls._interned[key] = known
-        return known
-
-    def _combine(self, other: Dim, sign: int) -> Dim:
-        factors = dict(self.terms)
-        offset = self.offset
-        if isinstance(other, SymbolicDim):
-            for name, factor in other.terms:
-                factors[name] = factors.get(name, 0) + sign * factor
-            offset += sign * other.offset
-        else:
-            offset += sign * other
-        left = [(name, factor) for name, factor in factors.items() if factor]
-        return SymbolicDim(left, offset) if left else offset
-
-    def __add__(self, other: Dim) -> Dim:
-        return self._combine(other, 1)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Dim) -> Dim:
-        return self._combine(other, -1)
-
-    def __mul__(self, factor: int) -> Dim:
-        if factor == 0:
-            return 0
-        return SymbolicDim([(n, f * factor) for n, f in self.terms], self.offset * factor)
-
-    __rmul__ = __mul__
-
-    def bind(self, values: dict[str, int]) -> int:
-        """The size where each symbol has the given value; KeyError if one is missing."""
-        return sum(values[name] * factor for name, factor in self.terms) + self.offset
-
-    def __repr__(self) -> str:
-        parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in self.terms]
-        if self.offset:
-            parts.append(str(self.offset))
-        return "+".join(parts).replace("+-", "-")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SymbolicDim, (self.terms, self.offset)
-
-
-Dim = int | SymbolicDim
-
-_TERM = re.compile(r"([+-]?)(?:(\d+)\*)?([A-Za-z_]\w*|\d+)")
-
-
-def parse_dim(text: str) -> Dim:
-    """Read what `repr` of a dimension writes: `128`, `batch`, `2*t+1`; ValueError otherwise."""
-    total: Dim = 0
-    position = 0
-    compact = text.replace(" ", "")
-    while position < len(compact):
-        match = _TERM.match(compact, position)
-        if not match or (position and not match[1]):
-            raise ValueError(f"'{text}' is no dimension")
-        factor = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
-        term = int(match[3]) if match[3].isdigit() else SymbolicDim(match[3])
-        total = total + term * factor
-        position = match.end()
-    if not compact:
-        raise ValueError("a dimension is empty")
-    return total
 
 
 class TensorType:

@@ -9,10 +9,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .assumptions import assuming
 from .conflicts import conflict, sharding_of
-from .errors import UnsupportedError, UserError, VerifyError
+from .errors import UserError, VerifyError
 from .graph import Module, Op, Region, Value
+from .ops.clauses import same_dim
 from .ops.tile import TILE_OPS
+from .specialize import names_of, symbols_of_type, with_sizes
+from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .text import print_op
 from .types import Element, QuantizedType, TensorType, Type
 
@@ -86,6 +90,20 @@ def verify(module: Module, level: Level | None = None) -> None:
     """Raise VerifyError for the first fault. A module without one is not looked at again."""
     if level is None and module in _VERIFIED:
         return
+    with assuming(module.assumptions):
+        _verify(module, level)
+    if level is None:
+        _VERIFIED.add(module)
+
+
+def require_proven_sizes(module: Module) -> None:
+    """VerifyError for the first clause about sizes that does not follow from what the module says
+    of its symbols; what is only not refuted passes `verify`."""
+    with assuming(module.assumptions, proven=True):
+        _verify(module, None)
+
+
+def _verify(module: Module, level: Level | None) -> None:
     if module.entry not in module.functions:
         raise VerifyError(f"the module has no entry function '{module.entry}'")
     for function in module.functions.values():
@@ -99,8 +117,6 @@ def verify(module: Module, level: Level | None = None) -> None:
         ):
             if declared != actual:
                 raise VerifyError(f"the signature has {declared} {what}, the program {actual}")
-    if level is None:
-        _VERIFIED.add(module)
 
 
 class _Verifier:
@@ -150,7 +166,7 @@ class _Verifier:
             reason = self.conflict(op)
             if reason:
                 raise _fault(op, reason)
-        inferred = _inferred(op)
+        inferred = op.definition.inferred(op)
         if inferred is None and op.definition.pattern in _SINGLE and len(op.results) != 1:
             raise _fault(op, f"must have 1 result, has {len(op.results)}")
         if inferred is not None:
@@ -172,8 +188,8 @@ class _Verifier:
             callee = self.module.functions.get(op.callee)
             if callee is None:
                 raise _fault(op, f"there is no function '{op.callee}'")
-            takes, gives = callee.body.argument_types, callee.body.result_types
             given = tuple(value.type for value in op.operands)
+            takes, gives = called_types(self.module, callee.body, given)
             if len(given) != len(takes) or not all(map(compatible, takes, given)):
                 raise _fault(op, f"'{op.callee}' takes {list(takes)}, got {list(given)}")
             if len(gives) != len(op.results) or not all(map(compatible, gives, op.result_types)):
@@ -211,15 +227,27 @@ class _Verifier:
         return f"at level {level.name} only arguments and sharding_constraint have shardings"
 
 
-def _inferred(op: Op) -> Sequence[Type] | None:
-    """What the room infers; None where symbolic sizes have no affine form (they are declared)."""
-    try:
-        return op.definition.inferred(op)
-    except UnsupportedError:
-        types = [value.type for value in op.operands]
-        if all(kind.is_static for kind in types if isinstance(kind, TensorType)):
-            raise
-        return None
+def called_types(
+    module: Module, body: Region, given: Sequence[Type]
+) -> tuple[tuple[Type, ...], tuple[Type, ...]]:
+    """The types that a function takes and gives where it is called with `given`: symbols that the
+    module does not know (`specialize.names_of`) are the function's own, and stand for what its
+    operands have."""
+    takes, gives = body.argument_types, body.result_types
+    kinds = [kind for kind in (*takes, *gives) if isinstance(kind, TensorType)]
+    own = {name for kind in kinds for name in symbols_of_type(kind)} - set(names_of(module))
+    sizes: dict[str, Dim] = {}
+    for said, kind in zip(takes, given, strict=False):
+        if own and isinstance(said, TensorType) and isinstance(kind, TensorType):
+            for dim, size in zip(said.dims, kind.dims, strict=False):
+                dim = substituted(dim, sizes)
+                name = next((n for n in symbols_of(dim) if n in own and n not in sizes), None)
+                rest = None if name is None else dim - SymbolicDim(name)
+                if name is not None and isinstance(rest, int):
+                    sizes[name] = size - rest
+    if not sizes:
+        return takes, gives
+    return tuple(with_sizes(t, sizes) for t in takes), tuple(with_sizes(t, sizes) for t in gives)
 
 
 def _require_meaning(type: Type, place: str) -> None:
@@ -235,15 +263,12 @@ def _require_meaning(type: Type, place: str) -> None:
 
 def compatible(left: Type, right: Type) -> bool:
     """Equal but for shardings and for the dim along which parameters of quantisation vary, which
-    moves with its dim; a symbolic dimension agrees with any."""
+    moves with its dim; sizes are equal as far as it is known."""
     if isinstance(left, TensorType) and isinstance(right, TensorType):
         return (
             _same_element(left.element, right.element)
             and left.rank == right.rank
-            and all(
-                a == b or not isinstance(a, int) or not isinstance(b, int)
-                for a, b in zip(left.dims, right.dims, strict=True)
-            )
+            and all(same_dim(a, b) for a, b in zip(left.dims, right.dims, strict=True))
         )
     return left == right
 

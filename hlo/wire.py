@@ -21,17 +21,18 @@ from .graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, a
 from .ops import find, known
 from .sharding import parse_mesh, parse_sharding
 from .signature import Signature
+from .size_text import parse_dim
+from .sizes import Symbol, parse_constraint
+from .symbols import SymbolicDim
 from .types import (
     TOKEN,
     FutureType,
     QuantizedType,
-    SymbolicDim,
     TensorType,
     TokenType,
     TupleType,
     Type,
     element_type,
-    parse_dim,
 )
 from .versions import (
     FIRST,
@@ -146,11 +147,12 @@ class _Encoder:
         for name, mesh in module.meshes.items():
             self.features["type:mesh"] = "1.4"
             out.meshes.add(name=name, mesh=str(mesh))
-        for name, (minimum, maximum) in module.symbols.items():
-            self.features["symbolic-dims"] = "1.0"
-            symbol = out.symbols.add(name=name, minimum=minimum)
-            if maximum is not None:
-                symbol.maximum = maximum
+        for name, symbol in module.symbols.items():
+            self.symbol(out.symbols.add(name=name, minimum=symbol.minimum), symbol)
+        for constraint in module.constraints:
+            self.features["type:size-facts"] = "1.5"
+            text = f"{constraint.left}{constraint.relation}{constraint.right}"
+            out.size_constraints.add(text=text, origin=constraint.origin)
         if module.signature is not None:
             out.signature_json = json.dumps(module.signature.to_json(), sort_keys=True)
         self.map(out.attributes, module.attributes)
@@ -165,6 +167,16 @@ class _Encoder:
         out.minimum_reader = max(self.features.values(), key=version_tuple, default=FIRST)
         out.format_version = out.minimum_reader
         return out
+
+    def symbol(self, out: Any, symbol: Symbol) -> None:
+        self.features["symbolic-dims"] = "1.0"
+        if symbol.maximum is not None:
+            out.maximum = symbol.maximum
+        if symbol.modulus != 1 or symbol.origin:
+            self.features["type:size-facts"] = "1.5"
+            out.origin = symbol.origin
+        if symbol.modulus != 1:
+            out.modulus, out.residue = symbol.modulus, symbol.residue
 
     def function(self, out: Any, function: Function) -> None:
         out.name = function.name
@@ -233,6 +245,9 @@ class _Encoder:
             out.constant = self.constant(value)
         elif isinstance(value, (TensorType, TokenType, TupleType, FutureType)):
             out.type = self.type(value)
+        elif isinstance(value, SymbolicDim):
+            self.features["type:size-attribute"] = "1.5"
+            out.size = repr(value)
         else:
             raise CompilerBug(f"an attribute of kind {type(value).__name__} has no wire form")
 
@@ -274,7 +289,9 @@ class _Encoder:
         for dim in type.dims:
             if isinstance(dim, SymbolicDim):
                 self.features["symbolic-dims"] = "1.0"
-                out.dims.add(expression=repr(dim))
+                if dim.affine is None:
+                    self.features["type:size-expression"] = "1.5"
+                out.dims.add(expression=_size_text(dim))
             else:
                 out.dims.add(size=dim)
         element = type.element
@@ -319,15 +336,21 @@ class _Decoder:
             raise UserError(f"the program has no entry function '{message.entry}'")
         weights = {entry.name: self.weight(entry) for entry in message.weights}
         symbols = {
-            s.name: (s.minimum, s.maximum if s.HasField("maximum") else None)
+            s.name: Symbol(
+                s.minimum, s.maximum if s.HasField("maximum") else None,
+                s.modulus or 1, s.residue, s.origin,
+            )
             for s in message.symbols
-        }
+        }  # fmt: skip
+        if any(symbol.modulus < 1 for symbol in symbols.values()):
+            raise UserError("the modulus of a symbol is negative")
         text = message.signature_json
         return Module(
             functions, message.entry, message.name, weights,
             Signature.from_json(json.loads(text)) if text else None, symbols,
             self.map(message.attributes, 0), tuple(message.notes),
             {entry.name: parse_mesh(entry.mesh) for entry in message.meshes},
+            tuple(parse_constraint(c.text, c.origin) for c in message.size_constraints),
         )  # fmt: skip
 
     def check_version(self) -> None:
@@ -410,6 +433,8 @@ class _Decoder:
             return self.types[wire.type]
         if kind == "constant":
             return self.constants[wire.constant]
+        if kind == "size":
+            return parse_dim(wire.size)
         if kind == "big_integer":
             return int(wire.big_integer)
         raise UserError("an attribute has no value")
@@ -456,6 +481,17 @@ class _Decoder:
         return TensorType(dims, element, sharding)
 
 
+def _size_text(dim: SymbolicDim) -> str:
+    """A size on the wire; a sum of multiples as format 1.0 spells it, `-1*n+5`."""
+    factors = dim.affine
+    if factors is None:
+        return repr(dim)
+    parts = [name if factor == 1 else f"{factor}*{name}" for name, factor in factors.items()]
+    if dim.constant:
+        parts.append(str(dim.constant))
+    return "+".join(parts).replace("+-", "-")
+
+
 def _blockers(module: Module, features: Sequence[str]) -> list[Blocker]:
     """Where a program uses features, each place once."""
     found: dict[Blocker, None] = {}
@@ -483,6 +519,8 @@ def _blockers(module: Module, features: Sequence[str]) -> list[Blocker]:
 
 def _is_named(type: Type, name: str) -> bool:
     if isinstance(type, TensorType):
+        if name == "size-expression":
+            return any(isinstance(dim, SymbolicDim) and dim.affine is None for dim in type.dims)
         return type.element.name == name or name == "sharding" and type.sharding is not None
     return isinstance(type, FutureType) and name == "future"
 

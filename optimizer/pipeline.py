@@ -6,7 +6,7 @@ passes takes it from there as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,12 +109,16 @@ def simplify_pipeline(
 
 
 def lowering_pipeline(
-    backend: Backend, options: Options, ledger: Ledger | None = None, spare: bool = True
+    backend: Backend,
+    options: Options,
+    ledger: Ledger | None = None,
+    spare: bool = True,
+    alike: Mapping[str, str] | None = None,
 ) -> tuple[Pass, ...]:
     """The passes from the simplified program to one whose operations are kernels in their order.
 
     ledger: is told which operations may be computed approximately. spare: whether kernels may be
-    made for the sake of memory.
+    made for the sake of memory. alike: as for `Encode`.
     """
     ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
@@ -140,22 +144,27 @@ def lowering_pipeline(
     if backend.windows:
         kernels.append(Stacks(backend.windows))
     if backend.packing is not None and options.pack_weights:
-        kernels.append(Encode(backend.packing))
+        kernels.append(Encode(backend.packing, backend.shared_packing, alike or {}))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
     return (ChannelsLast(), *kernels, Order(backend.in_tiles))
 
 
 def pipeline_for(
-    backend: Backend, options: Options, ledger: Ledger | None = None, spare: bool = True
+    backend: Backend,
+    options: Options,
+    ledger: Ledger | None = None,
+    spare: bool = True,
+    alike: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """All passes of a compilation. ledger: is told which rules fire where; a rule that needs more
-    than the options allow is a CompilerBug in any case. spare: as for `lowering_pipeline`."""
+    than the options allow is a CompilerBug in any case. spare, alike: as for `lowering_pipeline`.
+    """
     ledger = Ledger() if ledger is None else ledger
     ledger.allowed = NUMERICS[options.numerics]
     simplify = simplify_pipeline(options, ledger, machine=backend.model)
     references = UseReferences(backend.lacks), *simplify
-    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare))
+    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare, alike))
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of th
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
+UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
 
 
@@ -287,10 +288,13 @@ class Planner:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
         moved = facts.bytes
-        updates = isinstance(step, RunStep) and step.op.name == "dynamic_update_slice"
-        if updates and reads[0] is writes[0]:  # the rest of what is updated stays where it is
-            moved += reads[1].bytes - reads[0].bytes - writes[0].bytes
         time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
+        update = UPDATED_BY.get(step.op.name) if isinstance(step, RunStep) else None
+        if update is not None and len(writes) == 1 and reads[0] in (writes[0], writes[0].replaces):
+            # The rest of what is updated stays where it is; of a donated argument, if it is given.
+            moved += reads[update].bytes - reads[0].bytes - writes[0].bytes
+            if reads[0] is writes[0]:
+                time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and facts.tiles > 1 and time > SERIAL_MICROSECONDS
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])

@@ -14,7 +14,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,11 +65,11 @@ class Archive:
         """Map a file, or copy bytes to aligned memory; UserError if the layout is not canonical."""
         if isinstance(source, (bytes, bytearray, memoryview)):
             self.label = "bundle"
-            self._map = _copy_to_pages(memoryview(source).cast("B"))
+            self._map, self._is_file = _copy_to_pages(memoryview(source).cast("B")), False
             self.size = len(source)
         elif isinstance(source, (str, os.PathLike)):
             self.label = str(source)
-            self._map = _map_file(Path(source))
+            self._map, self._is_file = _map_file(Path(source)), True
             self.size = len(self._map)
         else:
             raise UserError(f"a bundle is a path or bytes, not a {type(source).__name__}")
@@ -80,6 +80,17 @@ class Archive:
         """The bytes of a member, without a copy; KeyError if there is none."""
         entry = self.entries[name]
         return self._view[entry.start : entry.start + entry.bytes]
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """The bytes of a member, piece by piece; memory of a file's piece is given back when the
+        next one is asked for, and read again from the file where somebody needs it."""
+        data, start = self.data(name), self.entries[name].start
+        for begin in range(0, len(data), _CHUNK):
+            yield data[begin : begin + _CHUNK]
+            if self._is_file and hasattr(mmap, "MADV_DONTNEED"):
+                first = (start + begin) // mmap.PAGESIZE * mmap.PAGESIZE
+                last = min(start + begin + _CHUNK, self.size)
+                self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def check_crc(self, name: str) -> None:
         """UserError if the member's bytes do not have the checksum in its header."""

@@ -37,8 +37,10 @@ VERSION = (1, 0)
 # Every feature that this runtime can read -> the first runtime that could.
 FEATURES = {
     "program.hlo": "0.1",
+    "program.entries": "0.1",
     "signatures.trees": "0.1",
     "signatures.state": "0.1",
+    "signatures.state.read": "0.1",
     "weights.safetensors": "0.1",
     "weights.aliases": "0.1",
     "variants.weights": "0.1",
@@ -48,10 +50,15 @@ FEATURES = {
 }
 
 _MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
+MAIN = "main"  # the entry point of a program that has one
 _SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
 _TUNING = "tuning.json"
 _WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
 VERIFY_MODES = ("all", "used", "lazy")
+ENTRY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+
+
+Source = bytes | Callable[[], bytes]  # a program's wire form, or what makes it
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,8 @@ class Variant:
     `weights` are arrays that only this variant uses (packed or folded); it looks a name up here
     first, then among the bundle's weights. The image of a GPU is PTX text, and `cubins` are machine
     code of it by architecture ("sm_90a"). `layout`: of code for several devices, and their mesh, in
-    the JSON form of BundleLayout (runtime/distributed/layout.py).
+    the JSON form of BundleLayout (runtime/distributed/layout.py). `plan` is the first entry's, the
+    plans of others stand in `further`; all run the one image.
     """
 
     plan: bytes
@@ -72,6 +80,11 @@ class Variant:
     features: tuple[str, ...] = ()
     cubins: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, Any] | None = None
+    further: Mapping[str, bytes] = field(default_factory=dict)
+
+    def plan_of(self, entry: str) -> bytes:
+        """The plan of an entry point."""
+        return self.further.get(entry, self.plan)
 
 
 @dataclass(frozen=True)
@@ -81,13 +94,18 @@ class Check:
     inputs: tuple[np.ndarray[Any, Any], ...]
     outputs: tuple[np.ndarray[Any, Any], ...]
     tolerance: float = 1e-3
+    entry: str = MAIN
 
 
 @dataclass(frozen=True)
 class MemoryParts:
-    """The parts of a program that was just compiled; `source` is its wire form or makes it."""
+    """The parts of a program that was just compiled; `source` is its wire form or makes it.
 
-    source: bytes | Callable[[], bytes]
+    `signatures` by entry point, the first one first; `source` is that one's, those of others stand
+    in `further`.
+    """
+
+    source: Source
     signatures: Mapping[str, Signature]
     weights: Arrays = field(default_factory=dict)
     variants: Mapping[str, Variant] = field(default_factory=dict)
@@ -95,11 +113,18 @@ class MemoryParts:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     debug: Mapping[str, bytes] = field(default_factory=dict)
     tuning: Mapping[str, Any] | None = None
+    further: Mapping[str, Source] = field(default_factory=dict)
 
     @functools.cached_property
+    def programs(self) -> Mapping[str, bytes]:
+        """Each entry point's program in the wire form of specs/hlo.proto."""
+        sources = {name: self.further.get(name, self.source) for name in self.signatures}
+        return {n: source() if callable(source) else source for n, source in sources.items()}
+
+    @property
     def program(self) -> bytes:
-        """The program in the wire form of specs/hlo.proto."""
-        return self.source() if callable(self.source) else self.source
+        """The first entry point's program."""
+        return next(iter(self.programs.values()))
 
 
 def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool = True) -> None:
@@ -110,15 +135,29 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
     features = {"program.hlo", "signatures.trees"}
     if any(signature.buffers for signature in parts.signatures.values()):
         features.add("signatures.state")
+    if any(
+        set(signature.buffers) - set(signature.state) for signature in parts.signatures.values()
+    ):
+        features.add("signatures.state.read")
     manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
+    several = list(parts.signatures) != [MAIN]
     with ArchiveWriter(path) as archive:
-        archive.add(_PROGRAM, parts.program)
+        described = []
+        for name, program in parts.programs.items():
+            member = f"programs/{name}.pb" if described else _PROGRAM
+            archive.add(member, program)
+            described.append({"name": name, "program": member})
+        if several:
+            features.add("program.entries")
+            manifest["entries"] = described
         entries = {name: signature.to_json() for name, signature in parts.signatures.items()}
         archive.add(_SIGNATURES, _json({"entries": entries}))
         if parts.weights:
-            manifest["weights"] = _write_weights(archive, _WEIGHTS, parts.weights, features)
+            manifest["weights"] = _write_weights(
+                archive, _WEIGHTS, parts.weights, features, several
+            )
         manifest["variants"] = [
-            _write_variant(archive, target, parts.variants[target], features)
+            _write_variant(archive, target, parts.variants[target], features, several)
             for target in sorted(parts.variants)
         ]
         if parts.checks:
@@ -147,23 +186,41 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
             archive.add(_SEAL, _json(mark))
 
 
-def _write_weights(
-    archive: ArchiveWriter, member: str, weights: Arrays, features: set[str]
-) -> dict[str, Any]:
-    """Write a weights member, each tensor once; its description in the manifest."""
-    from . import tensors
-
+def stored_once(
+    weights: Arrays, by_content: bool
+) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
+    """The arrays that are stored, and of all other names the one that each is stored under: arrays
+    in the same memory are one, and, `by_content`, arrays of equal bytes."""
     stored: dict[str, np.ndarray[Any, Any]] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
+    alike: dict[Any, list[str]] = {}
     for name in sorted(weights):
         array = weights[name]
         place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
         original = first.setdefault(place, name) if array.size else name
+        if original == name and by_content and array.size:
+            from .parts import same_bytes, sample
+
+            others = alike.setdefault(sample(array), [])
+            original = next((n for n in others if same_bytes(stored[n], array)), name)
+            if original == name:
+                others.append(name)
+            first[place] = original
         if original == name:
             stored[name] = array
         else:
             aliases[name] = original
+    return stored, aliases
+
+
+def _write_weights(
+    archive: ArchiveWriter, member: str, weights: Arrays, features: set[str], by_content: bool
+) -> dict[str, Any]:
+    """Write a weights member, each tensor once; its description in the manifest."""
+    from . import tensors
+
+    stored, aliases = stored_once(weights, by_content)
     features.add("weights.safetensors")
     described: dict[str, Any] = {"member": member}
     if aliases:
@@ -184,11 +241,16 @@ def _folder(target: str, archive: ArchiveWriter) -> str:
 
 
 def _write_variant(
-    archive: ArchiveWriter, target: str, variant: Variant, features: set[str]
+    archive: ArchiveWriter, target: str, variant: Variant, features: set[str], by_content: bool
 ) -> dict[str, Any]:
     folder = _folder(target, archive)
     archive.add(f"{folder}/plan.pb", variant.plan)
     described: dict[str, Any] = {"target": target, "plan": f"{folder}/plan.pb"}
+    if variant.further:
+        plans = [{"entry": n, "plan": f"{folder}/plans/{n}.pb"} for n in variant.further]
+        for one in plans:
+            archive.add(one["plan"], variant.further[one["entry"]])
+        described["further"] = plans
     if len(variant.image):
         image = f"{folder}/{'kernels.ptx' if target.startswith('nvidia:') else 'image.bin'}"
         archive.add(image, variant.image, PAGE_ALIGNMENT)
@@ -196,7 +258,9 @@ def _write_variant(
     if variant.weights:
         features.add("variants.weights")
         member = f"{folder}/weights.safetensors"
-        described["weights"] = _write_weights(archive, member, variant.weights, features)
+        described["weights"] = _write_weights(
+            archive, member, variant.weights, features, by_content
+        )
     if variant.layout is not None:
         features.add("variants.layout")
         described["layout"] = dict(variant.layout)
@@ -221,7 +285,10 @@ def _encode_checks(checks: Sequence[Check]) -> tuple[int, Iterator[Any]]:
     for number, check in enumerate(checks):
         for kind, values in (("input", check.inputs), ("output", check.outputs)):
             arrays |= {f"{number}.{kind}.{i}": value for i, value in enumerate(values)}
-    counts = [[len(c.inputs), len(c.outputs), repr(c.tolerance)] for c in checks]
+    counts = [
+        [len(c.inputs), len(c.outputs), repr(c.tolerance), *([c.entry] if c.entry != MAIN else [])]
+        for c in checks
+    ]
     return tensors.encode(arrays, {"cases": json.dumps(counts)})
 
 
@@ -250,6 +317,7 @@ class Bundle:
         with self._malformed(_MANIFEST):
             self._members = self._check_members()
             self._described = {str(v["target"]): v for v in self.manifest.get("variants", [])}
+            self._programs = self._check_entries()
 
     @property
     def size(self) -> int:
@@ -279,16 +347,28 @@ class Bundle:
         return bool(ours)
 
     @functools.cached_property
+    def programs(self) -> Mapping[str, bytes]:
+        """Each entry point's program in the wire form of specs/hlo.proto, the first one first."""
+        return {name: bytes(self.member(member)) for name, member in self._programs.items()}
+
+    @property
     def program(self) -> bytes:
-        """The program in the wire form of specs/hlo.proto."""
+        """The first entry point's program."""
         return bytes(self.member(_PROGRAM))
 
     @functools.cached_property
     def signatures(self) -> Mapping[str, Signature]:
-        """Entry point -> signature."""
+        """Entry point -> signature, the first one first."""
         data = self._read_json(_SIGNATURES, bytes(self.member(_SIGNATURES)))
         with self._malformed(_SIGNATURES):
-            return {str(k): Signature.from_json(v) for k, v in data["entries"].items()}
+            found = {str(k): Signature.from_json(v) for k, v in data["entries"].items()}
+        if missing := [name for name in self._programs if name not in found]:
+            raise self._archive.damaged(f"its signatures have no entry point '{missing[0]}'")
+        if len(found) > len(self._programs):
+            raise self._archive.damaged(
+                "its signatures have entry points that it has no program of"
+            )
+        return {name: found[name] for name in self._programs}
 
     @functools.cached_property
     def weights(self) -> Arrays:
@@ -315,8 +395,11 @@ class Bundle:
                     tuple(arrays[f"{number}.input.{i}"] for i in range(inputs)),
                     tuple(arrays[f"{number}.output.{i}"] for i in range(outputs)),
                     float(tolerance),
+                    *map(str, entry),
                 )
-                for number, (inputs, outputs, tolerance) in enumerate(json.loads(notes["cases"]))
+                for number, (inputs, outputs, tolerance, *entry) in enumerate(
+                    json.loads(notes["cases"])
+                )
             )
 
     @functools.cached_property
@@ -339,11 +422,12 @@ class Bundle:
 
     def member(self, name: str) -> memoryview:
         """A member's bytes, its digest compared; UserError if it is missing or altered."""
-        if name not in self._members:
-            raise self._archive.damaged(f"the member {name} is missing")
-        if name not in self._checked:
-            self._check_digest(name)
+        self.check(name)
         return self._archive.data(name)
+
+    def member_digest(self, name: str) -> str:
+        """The sha256 that the manifest has for a member."""
+        return self._members[name][1]
 
     def verify_all(self) -> int:
         """Compare every digest and read every document; the number of members."""
@@ -361,17 +445,30 @@ class Bundle:
         about what running does not read.
         """
         names: list[str] = []
+        described = self._described[target]
         if self._verify == "all":
             self.is_trusted  # noqa: B018  # reads the seal, which no digest covers
             names = list(self._members)
         elif self._verify == "used":
             with self._malformed(_MANIFEST):
-                described = [self.manifest.get("weights"), self._described[target].get("weights")]
-                names = [str(weights["member"]) for weights in described if weights]
-        return PendingCheck(self, names) if names else None
+                both = [self.manifest.get("weights"), described.get("weights")]
+                names = [str(weights["member"]) for weights in both if weights]
+        pass_by = "layout" in described  # most of the weights are other processes'
+        return PendingCheck(self, names, pass_by) if names else None
 
-    def _check_digest(self, name: str) -> None:
-        if hashlib.sha256(self._archive.data(name)).hexdigest() != self._members[name][1]:
+    def check(self, name: str, pass_by: bool = False) -> None:
+        """Compare a member's digest, unless that was done; UserError if it is missing or altered.
+        `pass_by`: none of its bytes stay in this process's memory."""
+        if name not in self._members:
+            raise self._archive.damaged(f"the member {name} is missing")
+        if name not in self._checked:
+            self._check_digest(name, pass_by)
+
+    def _check_digest(self, name: str, pass_by: bool = False) -> None:
+        state = hashlib.sha256()
+        for piece in self._archive.pieces(name) if pass_by else [self._archive.data(name)]:
+            state.update(piece)
+        if state.hexdigest() != self._members[name][1]:
             raise self._archive.damaged(f"the digest of member {name} does not fit its bytes")
         self._checked.add(name)
 
@@ -392,7 +489,15 @@ class Bundle:
                     for one in described.get("cubins", ())
                 },
                 layout=described.get("layout"),
+                further=self._further(described),
             )
+
+    def _further(self, described: Mapping[str, Any]) -> dict[str, bytes]:
+        """A variant's plans of the entries behind the first, which has one of its own."""
+        plans = {str(o["entry"]): str(o["plan"]) for o in described.get("further", ())}
+        if list(plans) != list(self._programs)[1:]:
+            raise ValueError("a variant has plans of other entry points than the program")
+        return {name: bytes(self.member(member)) for name, member in plans.items()}
 
     def _read_weights(self, described: Any) -> Arrays:
         """The arrays of a weights member; its header is read now, its digest compared elsewhere."""
@@ -430,6 +535,17 @@ class Bundle:
                     f"{self.label}: this bundle needs {needs}, which girih {__version__} lacks; "
                     "install a newer girih"
                 )
+
+    def _check_entries(self) -> dict[str, str]:
+        """The entry points, with the members that their programs are."""
+        listed = self.manifest.get("entries", [{"name": MAIN, "program": _PROGRAM}])
+        found = {str(entry["name"]): str(entry["program"]) for entry in listed}
+        members = list(found.values())
+        if not all(map(ENTRY_NAME.fullmatch, found)) or len(found) < len(listed):
+            raise ValueError("an entry point has no name of its own")
+        if members[:1] != [_PROGRAM] or len(set(members)) < len(members):
+            raise ValueError("an entry point has no program of its own")
+        return found
 
     def _check_members(self) -> dict[str, tuple[int, str]]:
         """The manifest's members, which are exactly the archive's."""
@@ -483,8 +599,8 @@ def _opened(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> 
 class PendingCheck:
     """A digest comparison that runs beside the caller; `wait` ends it and raises what it found."""
 
-    def __init__(self, bundle: Bundle, names: Sequence[str]) -> None:
-        self._bundle, self._names = bundle, names
+    def __init__(self, bundle: Bundle, names: Sequence[str], pass_by: bool = False) -> None:
+        self._bundle, self._names, self._pass_by = bundle, names, pass_by
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="girih-verify", daemon=True)
         self._thread.start()
@@ -492,7 +608,7 @@ class PendingCheck:
     def _run(self) -> None:
         try:
             for name in self._names:
-                self._bundle.member(name)
+                self._bundle.check(name, self._pass_by)
         except Exception as error:  # whatever it is, no result may be given
             self._error = error
 

@@ -64,13 +64,15 @@ def load(
     from .program import Program  # imports numpy, while the weights are being hashed
 
     variant = bundle.variants[chosen]
-    plan = parse_plan(variant, bundle.label)
-    native = variant.native or devices.family(plan.target) in devices.NATIVE
+    plans = [parse_plan(variant, bundle.label, entry) for entry in bundle.signatures]
+    plan = plans[0]
+    native = variant.native or any(devices.family(p.target) in devices.NATIVE for p in plans)
     if native and not (allow_native or bundle.is_trusted):
         return anew(_STRANGE, _ALLOW)
     try:
-        check_version(plan)
-        devices.check_machine(plan)
+        for one in plans:
+            check_version(one)
+            devices.check_machine(one)
     except UserError as error:
         if target is not None and target.startswith("cpu:"):  # no other code is the answer
             raise UserError(f"{bundle.label}: {error}") from None
@@ -86,7 +88,7 @@ def load(
             chosen,
             threads=threads,
             pin=pin,
-            plan=plan,
+            plan=plan if len(plans) == 1 else None,
             pending=pending,
             driver=driver,
             reason=reason,
@@ -153,13 +155,14 @@ def _compile_anew(
         remedies.append("have the program compiled anew: pip install 'girih[cpu]'")
         raise UserError(f"{bundle.label}: {problem}; {', or '.join(remedies)}")
     from ..compiler import add_variant
-    from .parts import copied_parts, decode_module
+    from .parts import copied_parts, decode_modules
     from .program import Program
 
     if pending := bundle.start_verifying(target):
         pending.wait()
-    module = decode_module(bundle)
-    if not trusted and (kernel := native_kernel(module)) is not None:
+    modules = decode_modules(bundle)
+    kernel = next(filter(None, map(native_kernel, modules.values())), None)
+    if not trusted and kernel is not None:
         raise UserError(
             f"{bundle.label}: {_STRANGE}; {_ALLOW} (it holds the code of kernel '{kernel}')"
         )
@@ -173,11 +176,11 @@ def _compile_anew(
     kept = bundle if bundle.is_trusted else copied_parts(bundle, variants={})
     target = f"{base}@{mesh}" if mesh else base
     return Program(
-        add_variant(kept, module, target),
+        add_variant(kept, modules, target),
         target,
         threads=threads,
         pin=pin,
-        module=module,
+        module=next(iter(modules.values())) if len(modules) == 1 else None,
         driver=driver,
         reason="it was compiled anew",
         comm_timeout=comm_timeout,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,17 @@ _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 
-def decode_module(parts: Parts) -> Module:
-    """The program's source form, with its weights."""
+def decode_module(parts: Parts, entry: str | None = None) -> Module:
+    """The source form of an entry point's program, by default the first one's, with its weights."""
     from ..hlo.wire import decode
 
-    return decode(parts.program, lambda name, _type: parts.weights[name])
+    program = parts.program if entry is None else parts.programs[entry]
+    return decode(program, lambda name, _type: parts.weights[name])
+
+
+def decode_modules(parts: Parts) -> dict[str, Module]:
+    """The source form of every entry point's program."""
+    return {name: decode_module(parts, name) for name in parts.signatures}
 
 
 def copied_parts(parts: Parts, **changed: Any) -> MemoryParts:
@@ -34,25 +41,36 @@ def copied_parts(parts: Parts, **changed: Any) -> MemoryParts:
     kept = {
         field.name: getattr(parts, field.name)
         for field in fields(MemoryParts)
-        if field.name not in ("source", *changed)
+        if field.name not in ("source", "further", *changed)
     }
-    return MemoryParts(**{"source": lambda: parts.program, **kept, **changed})
+    first, *others = parts.signatures
+    further = {name: functools.partial(_program_of, parts, name) for name in others}
+    source = functools.partial(_program_of, parts, first)
+    return MemoryParts(**{"source": source, "further": further, **kept, **changed})
+
+
+def _program_of(parts: Parts, entry: str) -> bytes:
+    return parts.programs[entry]
 
 
 def variant_of(
-    plan: plan_pb2.Plan,
+    plans: Mapping[str, plan_pb2.Plan],
     image: bytes | memoryview,
     weights: Mapping[str, Array] | None = None,
     cubins: Mapping[str, Any] | None = None,
 ) -> Variant:
+    """The variant of these plans, by entry point, which run one image."""
+    first, *others = (plan.SerializeToString(deterministic=True) for plan in plans.values())
+    plan = next(iter(plans.values()))
     return Variant(
-        plan=plan.SerializeToString(deterministic=True),
+        plan=first,
         image=image,
         weights=dict(weights or {}),
         native=len(image) > 0,
         triple=plan.triple,
-        features=tuple(plan.features),
+        features=tuple(sorted({name for plan in plans.values() for name in plan.features})),
         cubins=dict(cubins or {}),
+        further=dict(zip(list(plans)[1:], others, strict=True)),
     )
 
 
@@ -62,21 +80,22 @@ def encoded(module: Module) -> bytes:
     return encode(module)
 
 
-def weights_by_name(module: Module) -> dict[str, Weight]:
-    """The module's weights by all of their names."""
+def weights_by_name(*modules: Module) -> dict[str, Weight]:
+    """The weights of modules by all of their names."""
     found: dict[str, Weight] = {}
-    for name, weight in module.weights.items():
-        found |= dict.fromkeys((name, *weight.aliases), weight)
+    for module in modules:
+        for name, weight in module.weights.items():
+            found |= dict.fromkeys((name, *weight.aliases), weight)
     return found
 
 
-def module_weights(module: Module) -> dict[str, Array]:
-    return {name: weight.array for name, weight in weights_by_name(module).items()}
+def module_weights(*modules: Module) -> dict[str, Array]:
+    return {name: weight.array for name, weight in weights_by_name(*modules).items()}
 
 
-def used_weights(plan: plan_pb2.Plan, weights: Mapping[str, Array]) -> dict[str, Array]:
-    """The plan's weights, C-contiguous as kernels read them."""
-    names = {buffer.weight for buffer in plan.buffers if buffer.weight in weights}
+def used_weights(plans: Iterable[plan_pb2.Plan], weights: Mapping[str, Array]) -> dict[str, Array]:
+    """The plans' weights, C-contiguous as kernels read them."""
+    names = {b.weight for plan in plans for b in plan.buffers if b.weight in weights}
     return {
         name: weights[name]
         if weights[name].flags.c_contiguous
@@ -90,6 +109,26 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype[Any], room: int) -> Array:
     raw = np.ndarray(room, _BYTE)
     address = _addressof(_from_buffer(raw))  # pyright: ignore[reportArgumentType]
     return np.ndarray(shape, dtype, raw, -address & (ALIGNMENT - 1))
+
+
+def sample(array: Array) -> tuple[Any, ...]:
+    """Equal for arrays of equal type and bytes; cheap to make, and seldom equal for others."""
+    flat = _bytes(array)
+    if flat.size > 4096:
+        flat = np.concatenate([flat[:1024], flat[-1024:], flat[:: flat.size // 63]])
+    return array.dtype, array.shape, flat.tobytes()
+
+
+def same_bytes(one: Array, other: Array) -> bool:
+    """Whether two arrays have equal type, shape and bytes."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return np.array_equal(_bytes(one), _bytes(other))
+
+
+def _bytes(array: Array) -> Array:
+    """The bytes of an array in order; a view where it lies so."""
+    return np.ascontiguousarray(array).reshape(-1).view(_BYTE)
 
 
 def relative_error(found: Array, golden: Array) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..hlo.errors import UserError
-from .bundle import Variant
+from .bundle import MAIN, Variant
 
 if TYPE_CHECKING:
     from ..specs.generated import plan_pb2
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 NEWEST = (1, 6)  # format of plans that this runtime executes, and all before it
 
 
-def parse_plan(variant: Variant, label: str = "the program") -> plan_pb2.Plan:
-    """The variant's plan; UserError if its bytes are not one."""
+def parse_plan(variant: Variant, label: str = "the program", entry: str = MAIN) -> plan_pb2.Plan:
+    """The variant's plan of an entry point; UserError if its bytes are not one."""
     from google.protobuf.message import DecodeError
 
     from ..specs.generated import plan_pb2
 
     try:
-        plan = plan_pb2.Plan.FromString(variant.plan)
+        plan = plan_pb2.Plan.FromString(variant.plan_of(entry))
         plan_version(plan)
     except (DecodeError, ValueError) as error:
         raise UserError(f"{label}: the plan is malformed ({error}); compile it again") from error

@@ -7,7 +7,7 @@ import os
 import threading
 import warnings
 from collections import ChainMap, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,8 @@ from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Signature, StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
-from .bundle import Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .entries import Loaded, default_entry, unknown_entry, unnamed
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
     ALIGNMENT,
@@ -79,6 +80,10 @@ class Program:
     """A program for one target; immutable, and safe to call from any number of threads, but for the
     state of a model that changes its buffers: threads take a `session` each.
 
+    It has one or more entry points; a call runs the one that it was made for (`entry`), by default
+    "main", or the only one. Of several without a "main", none is run until it is named. All of them
+    have their weights and their code in memory once.
+
     Every concurrent call has a context of its own (arena, scratch), which is kept for later calls.
     """
 
@@ -96,24 +101,54 @@ class Program:
         reason: str = "it was compiled for it",
         opened: bool = True,
         comm_timeout: float | None = None,
+        entry: str | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
         `pending`: a check of the weights that has to end well before the first result is given.
         `driver`: the GPU of a program for one; None looks for it at the first call. `reason`: why
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
-        first use. `comm_timeout`: as for `girih.load`.
+        first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs,
+        whose `plan` and `module` are given. `loaded`: what it shares with other entry points.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
-        variant = parts.variants[target]
-        self._plan = parse_plan(variant) if plan is None else plan
-        if "main" not in parts.signatures:
-            raise UserError("the program has no entry point 'main'")
-        self._signature = signature = parts.signatures["main"]
-        self._module = module
         self._pending = pending
-        self._layout = layout = _layout_of(variant)
+        self._layout = _layout_of(parts.variants[target])
+        self._driver, self._reason = driver, reason
+        self._workers: dict[str, Any] = {
+            "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
+        }  # fmt: skip
+        names = tuple(parts.signatures)
+        if not names:
+            raise UserError("the program has no entry point")
+        self._entry = entry = default_entry(names) if entry is None else entry
+        self._loaded = Loaded() if loaded is None else loaded
+        if entry is not None:
+            self._bind(entry, module, plan)
+        programs = self._loaded.programs
+        if loaded is None:
+            for name in names if len(names) > 1 else ():
+                programs[name] = self if name == entry else self._sibling(name)
+        for one in (programs.values() or (self,)) if opened else ():
+            one._open()
+
+    def _sibling(self, entry: str) -> Program:
+        """The program of another entry point."""
+        return Program(
+            self._parts, self._target, pending=self._pending, driver=self._driver,
+            reason=self._reason, opened=False, entry=entry, loaded=self._loaded, **self._workers,
+        )  # fmt: skip
+
+    def _bind(self, entry: str, module: Module | None, plan: plan_pb2.Plan | None) -> None:
+        """Take this entry point for what a call runs."""
+        parts = self._parts
+        variant = parts.variants[self._target]
+        self._plan = parse_plan(variant, entry=entry) if plan is None else plan
+        self._signature = signature = parts.signatures[entry]
+        self._module = module
+        layout = self._layout
         local = signature if layout is None else layout.signature(signature)
         results = tuple(Leaf(result) for result in local.results)
         self._check_plan(local.arguments, results)
@@ -136,14 +171,9 @@ class Program:
         # An interrupted call of a session leaves buffers half changed, where the plan writes them.
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
-        self._driver, self._reason = driver, reason
-        self._workers: dict[str, Any] = {
-            "threads": threads, "pin": pin, "comm_timeout": comm_timeout,
-        }  # fmt: skip
         self._contexts: deque[Any] = deque()
         self._copies = 0
-        self._lock, self._opening = threading.Lock(), threading.Lock()
-        self._own_session: Session | None = None
+        self._lock = threading.Lock()
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
         plain = signature.inputs.is_flat and not signature.keywords.children
@@ -158,18 +188,25 @@ class Program:
         self._outputs_are_flat_list = (
             signature.outputs.is_flat and signature.outputs.kind == "list" and not signature.state
         )
-        if opened:
-            self._open()
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only where an attribute is missing: one of an entry point, where none is named.
+        if name in _OF_AN_ENTRY:
+            raise unnamed(self.entries)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def _open(self) -> devices.Device:
         """The plan on its device, with the weights: once, whoever asks first."""
-        with self._opening:
+        loaded = self._loaded
+        with loaded.opening:
             if "_device" not in self.__dict__:
                 variant = self._parts.variants[self._target]
-                used = used_weights(self._plan, self._weights)
+                if loaded.weights is None:
+                    plans = [one.plan for one in loaded.programs.values()] or [self._plan]
+                    loaded.weights = used_weights(plans, self._weights)
                 device = devices.open_device(
-                    self._plan, variant.image, used,
-                    cubins=variant.cubins, driver=self._driver, facts=_facts(self._parts),
+                    self._plan, variant.image, loaded.weights, cubins=variant.cubins,
+                    driver=self._driver, facts=_facts(self._parts), shared=loaded.on_device,
                     **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
@@ -182,8 +219,8 @@ class Program:
 
     @staticmethod
     def from_parts(
-        program: bytes | Module,
-        signature: Signature,
+        program: bytes | Module | Mapping[str, Module],
+        signature: Signature | Mapping[str, Signature],
         variants: Mapping[str, tuple[Any, ...]],
         weights: Mapping[str, Array] | None = None,
         *,
@@ -199,29 +236,40 @@ class Program:
     ) -> Program:
         """The program that a compiler has just made; `save` and `load` give an equal one.
 
-        variants: target -> (plan_pb2.Plan, image), with the weights of this variant alone, and its
-        cubins by architecture, behind them where there are some. driver: the GPU; None finds it.
-        weights: name -> array; for a Module, by default all of its weights and their aliases.
-        Arrays in the same memory are stored once.
+        program, signature: of the entry point "main", or of each by name. variants: target ->
+        (plan_pb2.Plan, or one for each entry point, image), with the weights of this variant alone,
+        and its cubins by architecture, behind them where there are some. driver: the GPU; None
+        finds it. weights: name -> array; for modules, by default all of their weights and their
+        aliases. Arrays in the same memory are stored once.
         """
-        module = None if isinstance(program, bytes) else program
+        programs = program if isinstance(program, Mapping) else {MAIN: program}
+        modules = {n: one for n, one in programs.items() if not isinstance(one, bytes)}
+        sources = {
+            name: one if isinstance(one, bytes) else functools.partial(encoded, one)
+            for name, one in programs.items()
+        }
+        first, *others = sources
         if weights is None:
-            weights = {} if module is None else module_weights(module)
+            weights = module_weights(*modules.values())
+        plans = {
+            name: plan if isinstance(plan, Mapping) else {MAIN: plan}
+            for name, (plan, *_) in variants.items()
+        }
         parts = MemoryParts(
-            source=program if isinstance(program, bytes) else functools.partial(encoded, program),
-            signatures={"main": signature},
+            source=sources[first],
+            further={name: sources[name] for name in others},
+            signatures=signature if isinstance(signature, Mapping) else {MAIN: signature},
             weights=dict(weights),
-            variants={name: variant_of(*made) for name, made in variants.items()},
+            variants={name: variant_of(plans[name], *made[1:]) for name, made in variants.items()},
             checks=tuple(checks),
             provenance=dict(provenance or {}),
             debug=dict(debug or {}),
             tuning=tuning,
         )
         chosen = devices.choose_target(parts.variants, target)
-        plan = variants[chosen][0]
         return Program(
-            parts, chosen, threads=threads, pin=pin, module=module, plan=plan, driver=driver,
-            comm_timeout=comm_timeout,
+            parts, chosen, threads=threads, pin=pin, module=None if others else modules.get(first),
+            plan=None if others else plans[chosen][first], driver=driver, comm_timeout=comm_timeout,
         )  # fmt: skip
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
@@ -236,12 +284,31 @@ class Program:
         if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
             return self._pack(self._run(inputs)[0])
         if self._buffers:
-            return self.own_session(*inputs, **keywords)
+            return self._own(inputs, keywords)
         return self._pack(self._run(self._arrays(inputs, keywords))[0])
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """The names of the entry points."""
+        return tuple(self._parts.signatures)
+
+    @property
+    def entry_name(self) -> str | None:
+        """The entry point that a call runs; None where one has to be named."""
+        return self._entry
+
+    def entry(self, name: str) -> Program:
+        """The same program, of which a call runs this entry point."""
+        if name == self._entry:
+            return self
+        if name not in self._parts.signatures:
+            raise unknown_entry(name, self.entries)
+        return self._loaded.programs[name]
 
     def session(self) -> Session:
         """New state, which begins with what the model was exported with: calls of the session
-        advance it, and nothing else does."""
+        advance it, and nothing else does. All entry points share it: `session.decode(x)` is a call
+        of the entry point "decode", `session(x)` one of this program's own."""
         return Session(self, self.initial_state)
 
     def stateless(
@@ -257,23 +324,55 @@ class Program:
         return self._pack(outputs), self._signature.states(outputs)
 
     @property
-    def initial_state(self) -> list[Array]:
-        """What the model was exported with, one array for each of `signature.buffers`: parts of the
-        bundle, which nobody may write."""
+    def state_arguments(self) -> dict[str, Argument]:
+        """The state of all entry points: a declaration of each by name."""
+        return {
+            argument.state: argument
+            for signature in self._parts.signatures.values()
+            for argument in signature.arguments
+            if argument.state is not None
+        }
+
+    @property
+    def initial_state(self) -> dict[str, Array]:
+        """What the model was exported with, by the names of its state: parts of the bundle, which
+        nobody may write; of a program of several processes, this one's blocks."""
         self._settle()
-        first = len(self._leaves) - self._buffers
-        found = [array for array in self._defaults[first:] if array is not None]
-        if len(found) < self._buffers:
+        one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
+        state = self.state_arguments
+        found = {name: one._weights.get(given.default or "") for name, given in state.items()}
+        whole = {name: array for name, array in found.items() if array is not None}
+        if len(whole) < len(found):
             raise UserError("the bundle lacks the values that its state begins with")
-        return found
+        if one._layout is None:
+            return whole
+        return {name: leaf.accept(whole[name])[0] for name, leaf in self.state_leaves.items()}
+
+    @property
+    def state_leaves(self) -> dict[str, Leaf]:
+        """What is taken for each state, by its name."""
+        one = self if self._entry is not None else next(iter(self._loaded.programs.values()))
+        if one._layout is None:
+            return {name: Leaf(argument) for name, argument in self.state_arguments.items()}
+        names = one._signature.buffers
+        return dict(zip(names, one._leaves[len(one._leaves) - len(names) :], strict=True))
+
+    def as_state(self, buffers: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of all states by name; those of one process of several know of what they are a
+        block."""
+        if self._entry is None or self._layout is None:
+            return dict(buffers)
+        names = self._signature.buffers
+        found = self._layout.buffers([buffers[name] for name in names], self._signature.arguments)
+        return dict(zip(names, found, strict=True))
 
     @property
     def own_session(self) -> Session:
         """The session that calls of the program itself advance."""
-        with self._lock:
-            if self._own_session is None:
-                self._own_session = self.session()
-            return self._own_session
+        with self._loaded.lock:
+            if self._loaded.session is None:
+                self._loaded.session = self.session()
+            return self._loaded.session
 
     def bind_state(
         self,
@@ -288,23 +387,33 @@ class Program:
             self._check_memory()
         return self._arrays(inputs, keywords, giving, buffers, keeps=True)
 
+    def _own(self, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any) -> Any:
+        """A call of the program's own session."""
+        return self.own_session.run(self, inputs, keywords, **options)
+
     def advance(
-        self, arrays: Sequence[Any], giving: bool = False, stay: bool = False
-    ) -> tuple[Any, list[Any]]:
-        """A session's call: the result, and the buffers afterwards. `giving`: donated inputs are
-        given up. `stay`: results stay on the device."""
+        self,
+        arrays: Sequence[Any],
+        begin: Callable[[], None],
+        giving: bool = False,
+        stay: bool = False,
+    ) -> tuple[Any, dict[str, Any]]:
+        """A session's call: the result, and what has become of state, by name. `begin`: called when
+        all is checked and allocated, before anything is written. `giving`: donated inputs are given
+        up. `stay`: results stay on the device."""
         plain = self._signature.outputs.leaf_count
         if self._opened().has_memory:
-            outputs = self._on_device(arrays)
+            outputs = self._on_device(arrays, begin)
             if not stay:
                 outputs[:plain] = [x.numpy() for x in outputs[:plain]]
         else:
-            outputs = self._run(arrays, giving=giving, keeps=True)[0]
+            outputs = self._run(arrays, giving=giving, keeps=True, begin=begin)[0]
             for result, argument in (*self._aliases.donated, *self._aliases.replacing):
                 if result < plain and argument >= len(self._leaves) - self._buffers:
                     outputs[result] = outputs[result].copy()  # it is the session's memory
         states = self._signature.states(outputs)
-        return self._pack(outputs), [states[name] for name in self._signature.buffers]
+        names = self._signature.buffers
+        return self._pack(outputs), {n: value for n, value in states.items() if n in names}
 
     def call_flat(self, inputs: Sequence[Any]) -> list[Array]:
         """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
@@ -322,7 +431,7 @@ class Program:
         """Like a call, but donated arguments are given up: where the plan computes a result in
         their memory, the result is that memory, and no copy is made."""
         if self._buffers:
-            return self.own_session.donate(*inputs, **keywords)
+            return self._own(inputs, keywords, giving=True)
         return self._pack(self._run(self._arrays(inputs, keywords, True), giving=True)[0])
 
     def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
@@ -334,7 +443,7 @@ class Program:
         """
         self._check_memory()
         if self._buffers:
-            return self.own_session.on_device(*inputs, donate=donate, **keywords)
+            return self._own(inputs, keywords, giving=donate, stay=True)
         return self._pack(self._on_device(self._arrays(inputs, keywords, donate)))
 
     def on_device_flat(self, inputs: Sequence[Any]) -> list[Any]:
@@ -348,11 +457,13 @@ class Program:
                 f"on_device: a program for {self._target!r} has no memory of its own; call it"
             )
 
-    def _on_device(self, arrays: Sequence[Any]) -> list[Any]:
+    def _on_device(
+        self, arrays: Sequence[Any], begin: Callable[[], None] = lambda: None
+    ) -> list[Any]:
         context = self._take_context()
         assert self._device.run_on_device is not None
         gives = [(result.shape, result.dtype) for result in self._results]
-        results = self._device.run_on_device(context, arrays, gives)
+        results = self._device.run_on_device(context, arrays, gives, begin)
         self._contexts.append(context)
         if self._pending is not None:
             self._settle()
@@ -427,8 +538,9 @@ class Program:
             return write(path, self._parts, seal)
         from ..hlo.wire import for_version
 
-        program = for_version(self._parts.program, version)
-        write(path, copied_parts(self._parts, source=program), seal)
+        first, *others = (for_version(one, version) for one in self._parts.programs.values())
+        further = dict(zip(self.entries[1:], others, strict=True))
+        write(path, copied_parts(self._parts, source=first, further=further), seal)
 
     def _may_seal(self, bundle: Bundle) -> bool:
         """Whether this user trusts the bundle's machine code: it is theirs, or they let it run."""
@@ -504,7 +616,7 @@ class Program:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:
             self._settle()
-            self._module = decode_module(self._parts)
+            self._module = decode_module(self._parts, self._entry)
         return self._module
 
     @property
@@ -529,7 +641,8 @@ class Program:
             values = [d if v is None else v for v, d in zip(given, self._defaults, strict=True)]
             leaves = map(Leaf, self._signature.arguments)
             arrays = [leaf.accept(v)[0].copy() for leaf, v in zip(leaves, values, strict=True)]
-            checks.append(Check(tuple(arrays), tuple(self._checked(arrays)), tolerance))
+            outputs = tuple(self._checked(arrays))
+            checks.append(Check(tuple(arrays), outputs, tolerance, self._entry or MAIN))
         return self.with_golden(checks)
 
     def with_parts(self, parts: Parts, target: str | None = None, reason: str = "") -> Program:
@@ -537,14 +650,16 @@ class Program:
         with the reason for it."""
         self._settle()
         same = target in (None, self._target)
+        named = self._entry is not None
         return Program(
             parts,
             target or self._target,
-            module=self._module,
-            plan=self._plan if same else None,
+            module=self._module if named else None,
+            plan=self._plan if same and named else None,
             driver=self._driver,
             reason=reason or self._reason,
             opened="_device" in self.__dict__,
+            entry=self._entry,
             **self._workers,
         )
 
@@ -552,17 +667,19 @@ class Program:
         """The same program on the GPU with this number, of those that the process sees."""
         from .devices.cuda import find_gpus
 
-        if not self._opened().has_memory:
+        if devices.family(self._target) != "nvidia":
             raise UserError(f"with_device: a program for {self._target!r} runs on no GPU")
         (gpu,) = find_gpus(number)
         self._settle()
+        named = self._entry is not None
         return Program(
             self._parts,
             self._target,
-            module=self._module,
-            plan=self._plan,
+            module=self._module if named else None,
+            plan=self._plan if named else None,
             driver=gpu,
             reason=f"device {number} was asked for",
+            entry=self._entry,
             **self._workers,
         )
 
@@ -574,7 +691,8 @@ class Program:
         """(error, tolerance) of each golden case; the error is relative to max |golden output|."""
         found = []
         for check in self._parts.checks:
-            pairs = zip(self._checked(check.inputs), check.outputs, strict=True)
+            outputs = self.entry(check.entry)._checked(check.inputs)
+            pairs = zip(outputs, check.outputs, strict=True)
             found.append(
                 (max((relative_error(*pair) for pair in pairs), default=0.0), check.tolerance)
             )
@@ -600,10 +718,13 @@ class Program:
         )
 
     def __repr__(self) -> str:
+        if self._entry is None:
+            return f"<girih program for {self._target}: entry points {', '.join(self.entries)}>"
         arguments = ", ".join(map(str, self._signature.arguments[:4]))
         more = ", ..." if len(self._signature.arguments) > 4 else ""
+        named = f"{self._entry}" if len(self.entries) > 1 else ""
         return (
-            f"<girih program for {self._target}: ({arguments}{more}), "
+            f"<girih program for {self._target}: {named}({arguments}{more}), "
             f"{len(self._plan.kernels)} kernels>"
         )
 
@@ -689,9 +810,10 @@ class Program:
         profile: bool = False,
         giving: bool = False,
         keeps: bool = False,
+        begin: Callable[[], None] | None = None,
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
-        become outputs. `keeps`: so does state alone."""
+        become outputs. `keeps`: so does state alone. `begin`: as for `advance`."""
         context = self._take_context()
         outputs = [aligned(*result) for result in self._gives]
         first = len(self._leaves) - self._buffers
@@ -707,6 +829,8 @@ class Program:
         for result, argument in self._aliases.replacing:
             if giving or keeps and argument >= first:
                 outputs[result] = like(inputs[argument], outputs[result])
+        if begin is not None:
+            begin()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
         if self._pending is not None:
@@ -754,6 +878,17 @@ class Program:
                     f"the plan has {found} bytes for {leaf.path}, the signature {leaf.bytes}; "
                     "compile the program again"
                 )
+
+
+# What an entry point gives a program; missing where none is named.
+_OF_AN_ENTRY = frozenset(
+    {
+        "_plan", "_signature", "_module", "_aliases", "_can_be_given", "_leaves",
+        "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
+        "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
+        "_outputs_are_flat_list", "_device",
+    }
+)  # fmt: skip
 
 
 def _facts(parts: Parts) -> dict[str, bytes]:

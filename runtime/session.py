@@ -1,12 +1,14 @@
 """The state of a model between calls: buffers that a call changes.
 
 A program has a session of its own, which its calls advance as the framework's would; more are made
-by `program.session()`. Buffers are allocated once and stay on the device, where that has memory of
-its own; the plan overwrites them where it can, and elsewhere the new values take their place.
+by `program.session()`. Entry points that name the same state share it. Buffers are allocated once
+and stay on the device, where that has memory of its own; the plan overwrites them where it can, and
+elsewhere the new values take their place.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import describe
-from .inputs import Leaf
+from .entries import nearest, unnamed
 from .parts import ALIGNMENT, aligned
 
 if TYPE_CHECKING:
@@ -25,68 +27,124 @@ Array = np.ndarray[Any, Any]
 
 
 class Session:
-    """`session(*inputs)` is a call of its program, on buffers of its own.
+    """`session(*inputs)` is a call of its program, on buffers of its own; `session.decode(*inputs)`
+    one of the entry point "decode".
 
-    One call at a time: a second one from another thread is a UserError. A call that fails leaves
-    the state as it was; where the plan overwrites buffers in place, one that is interrupted at its
-    work may have changed some of them, and every use of the state says so until `reset`, or until
-    all of it is assigned. Made by `Program.session`.
+    One call at a time: a second one from another thread is a UserError. A call that fails before
+    its work begins (arguments that are not what they have to be, no memory) leaves the state as it
+    was; where the plan overwrites buffers in place, one that is interrupted at its work may have
+    changed some of them, and every use of the state says so until `reset`, or until all of it is
+    assigned or loaded. Made by `Program.session`.
     """
 
-    def __init__(self, program: Program, buffers: Sequence[Array]) -> None:
-        """`buffers`: what to begin with, one for each of `program.signature.buffers`; they are
-        copied."""
+    def __init__(self, program: Program, values: Mapping[str, Array]) -> None:
+        """`values`: what to begin with, by the names of the program's state; they are copied."""
         self._program = program
         self._lock = threading.Lock()
-        self._buffers: list[Any] = [_copy(buffer) for buffer in buffers]
+        self._buffers: dict[str, Any] = {name: _copy(x) for name, x in values.items()}
         self._is_whole = True  # False while a call writes into the buffers
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call of the program; the session's state advances."""
-        return self._run(inputs, keywords)
+        return self.run(self._program, inputs, keywords)
 
     def donate(self, *inputs: Any, **keywords: Any) -> Any:
         """Like `Program.donate`; the session's state advances."""
-        return self._run(inputs, keywords, giving=True)
+        return self.run(self._program, inputs, keywords, giving=True)
 
     def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
         """Like `Program.on_device`; the session's state advances."""
-        return self._run(inputs, keywords, giving=donate, stay=True)
+        return self.run(self._program, inputs, keywords, giving=donate, stay=True)
+
+    def entry(self, name: str) -> SessionEntry:
+        """The entry point of that name, on this session's state."""
+        return SessionEntry(self, self._program.entry(name))
+
+    def __getattr__(self, name: str) -> SessionEntry:
+        program = self.__dict__.get("_program")
+        if program is None or name.startswith("_"):
+            raise AttributeError(name)
+        if name not in program.entries:
+            known = [*program.entries, *(one for one in dir(type(self)) if one[0] != "_")]
+            raise AttributeError(
+                f"a session has no entry point {name!r}{nearest(name, known)}; the program has "
+                f"{', '.join(program.entries)}"
+            )
+        return self.entry(name)
 
     @property
     def state(self) -> dict[str, Array]:
-        """A copy of each buffer by its name in the model. Values by name may be assigned: buffers
-        that they do not name stay as they are."""
+        """A copy of each buffer by its name in the model; a block of it, which can be gathered,
+        where several processes run the program. Values by name may be assigned: buffers that they
+        do not name stay as they are."""
         with _Alone(self._lock):
-            return dict(zip(self._names, map(_host, self._whole()), strict=True))
+            found = {name: _host(buffer) for name, buffer in self._whole().items()}
+            return self._program.as_state(found)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
-        signature = self._program.signature
-        declared = {a.state: Leaf(a) for a in signature.arguments if a.state is not None}
-        given = named_state(values, self._names)
-        arrays = {name: _copy(declared[name].accept(x)[0]) for name, x in given.items()}
-        with _Alone(self._lock):
-            kept = self._buffers if len(arrays) == len(self._names) else self._whole()
-            pairs = zip(self._names, kept, strict=True)
-            self._buffers = [arrays.get(name, buffer) for name, buffer in pairs]
-            self._is_whole = True
+        declared = self._program.state_leaves
+        given = named_state(values, tuple(self._buffers))
+        self._take({name: _copy(declared[name].accept(x)[0]) for name, x in given.items()})
 
     @property
     def memory(self) -> int:
         """Bytes of the buffers."""
-        return sum(buffer.nbytes for buffer in self._buffers)
+        return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def reset(self) -> None:
         """Begin again with what the model was exported with."""
-        with _Alone(self._lock):
-            self._buffers = [_copy(buffer) for buffer in self._program.initial_state]
-            self._is_whole = True
+        self._take({name: _copy(x) for name, x in self._program.initial_state.items()})
 
     def fork(self) -> Session:
         """A new session that begins with this one's state."""
         with _Alone(self._lock):
-            return Session(self._program, list(map(_host, self._whole())))
+            kept = {name: _host(buffer) for name, buffer in self._whole().items()}
+        return Session(self._program, kept)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a file, which appears whole or not at all; `load` of a session of the
+        same bundle reads it, on other machines and targets too. One of safetensors, no pickle."""
+        from .saved_state import write_state
+
+        write_state(path, self.state, self._program.parts)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on with the state in a file that `save` has written. UserError, and nothing changed,
+        if that is of another bundle, of another byte order, cut off or altered."""
+        from .saved_state import read_state
+
+        declared = self._program.state_leaves
+        values = read_state(path, declared, self._program.parts)
+        self._take({name: _copy(value) for name, value in values.items()})
+
+    def run(
+        self, program: Program, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any
+    ) -> Any:
+        """A call of an entry point of the session's program; options as for `Program.advance`."""
+        if program.entry_name is None:
+            raise unnamed(program.entries)
+        with _Alone(self._lock):
+            kept = self._whole()
+            buffers = [kept[name] for name in program.signature.buffers]
+            arrays = program.bind_state(inputs, keywords, buffers, **options)
+            result, changed = program.advance(arrays, self._begins(program), **options)
+            self._buffers.update(changed)
+            self._is_whole = True
+        return result
+
+    def _begins(self, program: Program) -> Any:
+        def begin() -> None:
+            self._is_whole = not program.overwrites_state
+
+        return begin
+
+    def _take(self, arrays: Mapping[str, Array]) -> None:
+        """Go on with these values, which are the session's own now."""
+        with _Alone(self._lock):
+            kept = self._buffers if len(arrays) == len(self._buffers) else self._whole()
+            self._buffers = {**kept, **arrays}
+            self._is_whole = True
 
     def __copy__(self) -> Session:
         return self.fork()
@@ -96,34 +154,43 @@ class Session:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a session is not pickled: pickle its state, and assign that to program.session() in "
-            "the other process, which has the program from girih.load(path)"
+            "a session is not pickled: save(path) its state, and load(path) that in a "
+            "program.session() of the other process, which has the program from girih.load(path)"
         )
 
     def __repr__(self) -> str:
-        return f"<session of {self._program!r}: {', '.join(self._names) or 'no state'}>"
+        return f"<session of {self._program!r}: {', '.join(self._buffers) or 'no state'}>"
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self._program.signature.buffers
-
-    def _run(self, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any) -> Any:
-        program = self._program
-        with _Alone(self._lock):
-            arrays = program.bind_state(inputs, keywords, self._whole(), **options)
-            self._is_whole = not program.overwrites_state
-            result, self._buffers = program.advance(arrays, **options)
-            self._is_whole = True
-        return result
-
-    def _whole(self) -> list[Any]:
+    def _whole(self) -> dict[str, Any]:
         """The buffers; UserError where a call has left them half changed."""
         if self._is_whole:
             return self._buffers
         raise UserError(
             "a call of the session was interrupted while it overwrote the state; reset() the "
-            "session, or assign all of its state"
+            "session, or assign or load all of its state"
         )
+
+
+class SessionEntry:
+    """An entry point on a session's state: a call of it advances that. Made by `Session.entry`."""
+
+    def __init__(self, session: Session, program: Program) -> None:
+        self._session, self.program = session, program
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """Like a call of the entry point; the session's state advances."""
+        return self._session.run(self.program, inputs, keywords)
+
+    def donate(self, *inputs: Any, **keywords: Any) -> Any:
+        """Like `Program.donate`; the session's state advances."""
+        return self._session.run(self.program, inputs, keywords, giving=True)
+
+    def on_device(self, *inputs: Any, donate: bool = False, **keywords: Any) -> Any:
+        """Like `Program.on_device`; the session's state advances."""
+        return self._session.run(self.program, inputs, keywords, giving=donate, stay=True)
+
+    def __repr__(self) -> str:
+        return f"<{self.program.entry_name} of {self._session!r}>"
 
 
 def named_state(values: Any, known: Sequence[str]) -> dict[str, Any]:
@@ -133,7 +200,8 @@ def named_state(values: Any, known: Sequence[str]) -> dict[str, Any]:
     for name, value in values.items():
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise UserError(f"{name}: the program has no such state; it has {listed}")
+            near = nearest(name, known)
+            raise UserError(f"{name}: the program has no such state{near}; it has {listed}")
         if value is None:
             raise UserError(f"{name}: expected an array, got None; leave it out to keep its value")
     return dict(values)

@@ -221,7 +221,7 @@ def test_every_flipped_byte_is_noticed(tmp_path):
         path.write_bytes(data)
         try:
             with pytest.warns(RuntimeWarning, match="damaged"):
-                assert cache.load(digest, module) is None
+                assert cache.load(digest, {"main": module}) is None
         except pytest.fail.Exception:  # padding between members is nobody's content
             assert saved(tmp_path)[0] == cold
 

@@ -198,14 +198,14 @@ def test_what_comes_from_nowhere_is_not_kept():
     module = build_module([SQUARE], lambda b, x: [x])
     weight = Weight("w", np.ones((2,), np.float32))
     module = module.with_weights({"w": weight})
-    recipes = Recipes(module)
+    recipes = Recipes(module.weights)
     assert recipes.places({"w": weight.array}, {"w": weight}) == [("w", ("source", "w"))]
     other = Weight("w", np.ones((2,), np.float32))
     for made in ({}, {"w": other}, {"w": Weight("v", weight.array)}):
         with pytest.raises(Unknown):
-            Recipes(module).places({"w": weight.array}, made)
+            Recipes(module.weights).places({"w": weight.array}, made)
     with pytest.raises(Unknown):
-        Recipes(module).places({"w": other.array}, {"w": other})
+        Recipes(module.weights).places({"w": other.array}, {"w": other})
 
 
 def test_chains_constants_and_missing_places():
@@ -216,19 +216,19 @@ def test_chains_constants_and_missing_places():
     b = build_module([turned.type, table.type], lambda b, x, t: [b("add", x, t)])
     total = derived("total", [turned, table], b.body)
     module = build_module([SQUARE], lambda b, x: [x]).with_weights({"w": source})
-    recipes = Recipes(module)
+    recipes = Recipes(module.weights)
     made = {"total": total, "table": table, "w": source}
     places = recipes.places({name: weight.array for name, weight in made.items()}, made)
     assert places == [("total", ("derived", 1)), ("table", ("kept", "0")), ("w", ("source", "w"))]
     document, program = recipes.document(), recipes.program()
-    found = Arrays(places, Supply(module, recipes.kept, document, program))
+    found = Arrays(places, Supply(module.weights, recipes.kept, document, program))
     assert list(found) == ["total", "table", "w"] and "w" in found and "v" not in found
     for name in found:
         np.testing.assert_array_equal(found[name], made[name].array)
         assert found[name].flags.c_contiguous
     with pytest.raises(KeyError):
-        Arrays(places, Supply(module, {}, document, program))
+        Arrays(places, Supply(module.weights, {}, document, program))
     with pytest.raises(KeyError):
-        Arrays(places, Supply(module.with_weights({}), recipes.kept, document, program))
+        Arrays(places, Supply({}, recipes.kept, document, program))
     with pytest.raises(KeyError):
-        Arrays([("x", ("derived", 2))], Supply(module, recipes.kept, document, program))
+        Arrays([("x", ("derived", 2))], Supply(module.weights, recipes.kept, document, program))

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
-from ...optimizer.schedule import Schedule
 from ...options import Options
-from .. import Backend
+from .. import Backend, Scheduled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from ...hlo.graph import Op
@@ -68,15 +68,18 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
     name = f"cpu:{level}" if level else "cpu"
     begun: list[Future[CompiledKernel]] = []
 
-    def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
+    def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
         blockings = None if choices is None else choices.blockings
-        return build(schedule, target, name, notes, disk, blockings, *begun)
+        return build(schedules, target, name, disk, blockings, *begun)
 
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]
 
     def packing(op: Op) -> Packing | None:
         return packing_for(op, target, _rounds(options))
+
+    def shared_packing(op: Op) -> Packing | None:
+        return packing_for(op, target, _rounds(options), streams=False)
 
     model = machine_of(target)
     choices: CpuChoices | None = None
@@ -92,5 +95,5 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
     return Backend(
         name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
-        windows=frozenset({"loop", "rows", "reduce", "contract"}),
+        windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
     )  # fmt: skip

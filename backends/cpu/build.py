@@ -6,12 +6,13 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any
 
 from ...hlo.graph import Op
 from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
-from ...optimizer.schedule import Schedule
+from .. import Scheduled
 from ..jobs import pool
 from . import executor
 from .cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
@@ -96,17 +97,17 @@ class _Job:
 
 
 def build(
-    schedule: Schedule,
+    schedules: Sequence[Scheduled],
     target: Target,
     name: str = "cpu",
-    notes: Sequence[str] = (),
     disk: DiskCache | None = None,
     blockings: Mapping[str, Blocking] | None = None,
     begun: Future[CompiledKernel] | None = None,
-) -> tuple[Any, bytes]:
-    """The plan (plan_pb2.Plan) and the image; UnsupportedError lists every missing kernel.
+) -> tuple[list[Any], bytes]:
+    """A plan (plan_pb2.Plan) of each schedule, with its notes, and the image of all of them;
+    UnsupportedError lists every missing kernel.
 
-    `name`: the target's in the plan. `disk`: where compiled kernels are looked for and kept; the
+    `name`: the target's in the plans. `disk`: where compiled kernels are looked for and kept; the
     result is the same without.
     `blockings`: how products are cut, by canonical text; the cost model says it of others.
     `begun`: the executor, if it was begun before.
@@ -116,23 +117,25 @@ def build(
     walker = begun or begin_executor(target, disk)
     job = _Job(target, disk, blockings or {})
     try:
-        planner = Planner(schedule, name, job.facts, notes)
-        plan = planner.run()
+        planners = [Planner(one, name, job.facts, notes) for one, notes in schedules]
+        plans = [planner.run() for planner in planners]
         job.finish()
     finally:
         job.cancel()
-    plan.triple = target.triple
-    used = {target.general, *job.targets.values()}
-    plan.features.extend(sorted({name for one in used for name in one.features}))
-    # In the order of the plan, whatever was known before.
-    kernels = [job.known[entry.key] for entry in planner.kernels.values()]
-    objects = {kernel.symbol: kernel.object for kernel in (walker.result(), *kernels)}
+    # In the order of the plans, whatever was known before.
+    entries = [list(planner.kernels.values()) for planner in planners]
+    kernels = [[job.known[entry.key] for entry in some] for some in entries]
+    objects = {k.symbol: k.object for k in (walker.result(), *chain.from_iterable(kernels))}
     image = link(list(objects.values()))
-    plan.executor_entry = image.symbols[executor.RUN_SYMBOL]
-    plan.worker_entry = image.symbols[executor.WORKER_SYMBOL]
-    for entry, kernel in zip(planner.kernels.values(), kernels, strict=True):
-        plan.kernels[entry.index].entry = image.symbols[kernel.symbol]
-    return plan, image.data
+    for plan, some, made in zip(plans, entries, kernels, strict=True):
+        plan.triple = target.triple
+        used = {target.general, *(job.targets[entry.key] for entry in some)}
+        plan.features.extend(sorted({name for one in used for name in one.features}))
+        plan.executor_entry = image.symbols[executor.RUN_SYMBOL]
+        plan.worker_entry = image.symbols[executor.WORKER_SYMBOL]
+        for entry, kernel in zip(some, made, strict=True):
+            plan.kernels[entry.index].entry = image.symbols[kernel.symbol]
+    return plans, image.data
 
 
 def target_for(op: Op, target: Target) -> Target:

@@ -117,7 +117,7 @@ class CpuChoices:
         if packing is not None:
             module = Encode(packing)(module)
         steps = schedule(module)
-        plan, image = build(steps, self.target, blockings=blockings)
+        (plan,), image = build([(steps, ())], self.target, blockings=blockings)
         weights = {name: np.ascontiguousarray(module.weights[name].array) for name in steps.weights}
         constants = {name: dense.array for name, dense in steps.constants.items()}
         return Ready(plan, image, {**constants, **weights})

@@ -3,14 +3,14 @@ what the optimizer decides can be read and compared without a code generator."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...hlo.errors import UserError
 from ...optimizer.plan import KernelFacts, Planner
-from ...optimizer.schedule import Schedule
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import Backend
+from .. import Backend, Scheduled
 
 
 def backend(options: Options, tuner: Tuner | None = None) -> Backend:
@@ -19,6 +19,7 @@ def backend(options: Options, tuner: Tuner | None = None) -> Backend:
     return Backend("null", build)
 
 
-def build(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
-    """A plan without code."""
-    return Planner(schedule, "null", lambda key, op: KernelFacts(1), notes).run(), b""
+def build(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
+    """Plans without code."""
+    planners = [Planner(s, "null", lambda key, op: KernelFacts(1), notes) for s, notes in schedules]
+    return [planner.run() for planner in planners], b""

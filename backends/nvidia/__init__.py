@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.extras import require
 from ...hlo.graph import Op
-from ...optimizer.schedule import Schedule
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import SIMULATED, Backend
+from .. import SIMULATED, Backend, Scheduled
 from .target import DEFAULT, Target, target
 
 
@@ -38,8 +37,8 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
 
     found, disk = target_of(name), open_cache(options.cache)
 
-    def build_for_target(schedule: Schedule, notes: tuple[str, ...]) -> tuple[Any, bytes]:
-        return build(schedule, found, notes, disk)
+    def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
+        return build(schedules, found, disk)
 
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return cubins(image, found)

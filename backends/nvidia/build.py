@@ -14,8 +14,8 @@ from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
 from ...hlo.text import canonical_op
 from ...optimizer.plan import COPY, KernelFacts, Planner
-from ...optimizer.schedule import Schedule
 from ...specs.generated import plan_pb2
+from .. import Scheduled
 from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..jobs import pool
 from ..llvm.places import numbered, places, with_places
@@ -131,43 +131,48 @@ class _Job:
 
 
 def build(
-    schedule: Schedule, target: Target, notes: Sequence[str] = (), disk: DiskCache | None = None
-) -> tuple[Any, bytes]:
-    """The plan (plan_pb2.Plan) and the PTX module of all kernels, as UTF-8; UnsupportedError lists
-    every missing kernel. `disk`: where compiled kernels are looked for and kept."""
+    schedules: Sequence[Scheduled], target: Target, disk: DiskCache | None = None
+) -> tuple[list[Any], bytes]:
+    """A plan (plan_pb2.Plan) of each schedule, with its notes, and the PTX module of all kernels,
+    as UTF-8; UnsupportedError lists every missing kernel. `disk`: where compiled kernels are looked
+    for and kept."""
     if compiler_digest() is None:
         disk = None
     job = _Job(target, disk)
     try:
-        planner = Planner(schedule, target.name, job.facts, notes)
-        plan = planner.run()
+        planners = [Planner(one, target.name, job.facts, notes) for one, notes in schedules]
+        plans = [planner.run() for planner in planners]
         job.finish()
     finally:
         job.cancel()
-    kernels = [job.known[entry.key] for entry in planner.kernels.values()]
-    texts = {kernel.symbol: _unpacked(kernel)[1] for kernel in kernels}
+    kernels = [[job.known[e.key] for e in planner.kernels.values()] for planner in planners]
+    texts = {kernel.symbol: _unpacked(kernel)[1] for some in kernels for kernel in some}
     files = Files()
-    names = _name_entries(plan, [kernel.symbol for kernel in kernels])
+    names = _name_entries(plans, [[kernel.symbol for kernel in some] for some in kernels])
     located_texts = [
         located(text.replace(f"{symbol}_", names[symbol]), places(job.ops[symbol]), files)
         for symbol, text in texts.items()
     ]
-    if any(step.WhichOneof("action") == "exchange" for step in plan.steps):
+    steps = [step for plan in plans for step in plan.steps]
+    if any(step.WhichOneof("action") == "exchange" for step in steps):
         located_texts.append(copies(COPY, target.architecture))
-    plan.triple = TRIPLE
-    plan.features.append(f"ptx{target.architecture.ptx}")
-    return plan, merged(located_texts, target.architecture, files).encode()
+    for plan in plans:
+        plan.triple = TRIPLE
+        plan.features.append(f"ptx{target.architecture.ptx}")
+    return plans, merged(located_texts, target.architecture, files).encode()
 
 
-def _name_entries(plan: Any, symbols: Sequence[str]) -> dict[str, str]:
+def _name_entries(plans: Sequence[Any], symbols: Sequence[Sequence[str]]) -> dict[str, str]:
     """Entries are called as their kernel, for profilers, instead of by their content: what each
-    symbol (of the plan's kernels, in order) begins with in this program. A kernel's name has no $,
-    so that no two are one."""
+    symbol (of each plan's kernels, in order) begins with in this program. A kernel's name has no $,
+    so that no two of one plan are one; those of a later plan have its number behind them."""
     names: dict[str, str] = {}
-    for kernel, symbol in zip(plan.kernels, symbols, strict=True):
-        name = names.setdefault(symbol, f"{_FOREIGN.sub('_', kernel.name)}$")
-        for launch in kernel.launches:
-            launch.entry = name + launch.entry.removeprefix(f"{symbol}_")
+    for number, (plan, some) in enumerate(zip(plans, symbols, strict=True)):
+        own = f"${number}$" if number else "$"
+        for kernel, symbol in zip(plan.kernels, some, strict=True):
+            name = names.setdefault(symbol, f"{_FOREIGN.sub('_', kernel.name)}{own}")
+            for launch in kernel.launches:
+                launch.entry = name + launch.entry.removeprefix(f"{symbol}_")
     return names
 
 

@@ -202,7 +202,8 @@ def bandwidth(folder: Path, kind: str, size: int, count: int) -> dict[str, Any]:
     for engine in ENGINES:
         path = folder / f"{kind}.{size}.{engine}.{count}.girih"
         program = girih.load(path, target="nvidia", allow_native=True)
-        given = np.ones(program.signature.arguments[0].dims, np.float32)
+        (dims,) = [argument.dims for argument in program.signature.arguments]
+        given = np.ones(tuple(map(int, map(str, dims))), np.float32)
         program(given)
         x = on_gpu(next(iter(the_world().communicators)), given)
         kept: list[Any] = []
@@ -297,8 +298,17 @@ def alone(say: Callable[[dict[str, Any]], None]) -> None:
     from girih.specs.generated import plan_pb2
 
     class Alone(Processes):
-        def exchange(self, *_: Any) -> None:
+        def exchange(self, *_: Any, **__: Any) -> None:
             raise AssertionError("there is nobody")
+
+        def meet(self) -> None:
+            """There is nobody."""
+
+        def leave(self) -> None:
+            """There is nobody."""
+
+        def next_tag(self) -> int:
+            return 0
 
         def collect(self, own: bytes, what: str, seconds: float) -> list[bytes]:
             return [own]
@@ -307,7 +317,7 @@ def alone(say: Callable[[dict[str, Any]], None]) -> None:
             raise SystemExit(1)
 
     driver = find_gpus()[0]
-    communicator = Nccl(Alone(0, 1, 60.0), driver, 60.0)
+    communicator = Nccl.started(Alone(0, 1, 60.0), driver, 60.0)
     waiting = Waiting(driver, communicator, 60.0)
     for kind in KINDS:
         plan = plan_pb2.Plan(processes=1, buffers=[plan_pb2.Buffer(bytes=64) for _ in range(2)])

@@ -14,15 +14,19 @@ from .text import read_text
 
 
 def read_stablehlo(
-    source: str | bytes | memoryview, name: str = "", examples: Sequence[Any] = ()
+    source: str | bytes | memoryview,
+    name: str = "",
+    examples: Sequence[Any] = (),
+    entry: str | None = None,
 ) -> Module:
     """The module of a StableHLO program: its text, or the bytes of text or a portable artifact.
 
     examples: arrays whose shapes fix the sizes that the program's inputs leave free; a note of
     the module says so. Without them these sizes stay symbolic, which the interpreter can run.
+    entry: the function to start with; by default `main`, or the only one that there is.
     UserError where the program is malformed, ImportBlockers where girih cannot import it.
     """
-    return Converter(read_tree(source, name), name, examples=examples).module()
+    return Converter(read_tree(source, name), name, examples=examples, entry=entry).module()
 
 
 def read_tree(source: str | bytes | memoryview, name: str = "") -> tree.Document:

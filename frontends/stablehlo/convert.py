@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo import ops
-from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
+from ...hlo.errors import Blocker, ImportBlockers, SeveralEntries, UnsupportedError, UserError
 from ...hlo.graph import (
     Dense,
     Function,
@@ -77,7 +77,7 @@ class Converter:
     `unused` gives the types of the module's arguments that the file's entry does not take,
     `global_constants` the values of parameters that JAX tags as the same in every function,
     `input_types` the types of arguments whose shapes the file leaves free, or `examples` arrays
-    of those shapes.
+    of those shapes, `entry` the function to start with.
     """
 
     document: tree.Document
@@ -88,6 +88,7 @@ class Converter:
     global_constants: Mapping[str, Dense] = field(default_factory=dict)
     input_types: Mapping[int, Type] = field(default_factory=dict)
     examples: Sequence[Any] = ()
+    entry: str | None = None
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class Converter:
             raise UserError(f"{source}: a function or its types are malformed: {error}") from error
         again = Converter(
             self.document, self.name, self.weight_prefix, self.entry_arguments, self.unused,
-            self.global_constants, self.input_types, self.examples,
+            self.global_constants, self.input_types, self.examples, self.entry,
         )  # fmt: skip
         again.free_shapes, again.symbolic = False, True
         return again._module().with_notes(f"sizes are computed while it runs: {reasons[0]}")
@@ -174,13 +175,24 @@ class Converter:
         public = [
             key for key, f in bodies.items() if f.attributes.get("sym_visibility") != "private"
         ]
+        if self.entry is not None:
+            if self.entry in bodies:
+                return self.entry
+            raise UserError(
+                f"{self.document.source}: the program has no function '{self.entry}'; its public "
+                f"functions are: {', '.join(public[:8]) or 'none'}"
+            )
         for candidates in (["main"] if "main" in bodies else [], public, list(bodies)):
             if len(candidates) == 1:
                 return candidates[0]
         listed = ", ".join(f"@{key}" for key in public[:8]) or "none"
-        raise UserError(
+        raise SeveralEntries(
             f"{self.document.source}: the program needs one function 'main' to start with; "
-            f"its public functions are: {listed}"
+            f"its public functions are: {listed}; name one: import_model(source, entry='NAME')",
+            public,
+            lambda name: Converter(
+                self.document, self.name, examples=self.examples, entry=name
+            ).module(),
         )
 
     # Blockers

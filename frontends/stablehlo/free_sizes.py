@@ -3,11 +3,13 @@ forms: with a shape that is part of their type, and with one that is an operand.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from ...hlo.graph import Op, Value
-from ...hlo.types import SymbolicDim, TensorType
+from ...hlo.symbols import Atom, Dim, SymbolicDim, terms_of
+from ...hlo.types import TensorType
 from .. import tree
 from .normal import integers
 
@@ -48,21 +50,37 @@ class Sizes:
             self._known[key] = self._add("concatenate", found, kind, facts)
         return self._known[key]
 
-    def _size(self, dim: Any) -> tree.Value | None:
+    def _size(self, dim: Dim) -> tree.Value | None:
         """One size, as a vector of one."""
-        if not isinstance(dim, SymbolicDim):
-            return self._constant(dim)
         total: tree.Value | None = None
-        for name, factor in dim.terms:
-            term = self._symbol(name)
-            if term is None:
-                return None
-            if factor != 1:
-                term = self._add("multiply", [term, self._constant(factor)], _ONE)
+        for monomial, coefficient in terms_of(dim):
+            term = None if coefficient == 1 and monomial else self._constant(coefficient)
+            for atom in monomial:
+                factor = self._atom(atom)
+                if factor is None:
+                    return None
+                term = factor if term is None else self._add("multiply", [term, factor], _ONE)
+            assert term is not None
             total = term if total is None else self._add("add", [total, term], _ONE)
-        if dim.offset and total is not None:
-            total = self._add("add", [total, self._constant(dim.offset)], _ONE)
-        return total
+        return self._constant(0) if total is None else total
+
+    def _atom(self, atom: Atom) -> tree.Value | None:
+        if not atom.function:
+            return self._symbol(atom.text)
+        parts = [part for operand in atom.operands if (part := self._size(operand)) is not None]
+        if len(parts) < len(atom.operands):
+            return None
+        if atom.function == "//":
+            return self._floor_divided(*parts)
+        name = {"max": "maximum", "min": "minimum"}[atom.function]
+        return functools.reduce(lambda x, y: self._add(name, [x, y], _ONE), parts)
+
+    def _floor_divided(self, x: tree.Value, divisor: tree.Value) -> tree.Value:
+        """x // divisor; StableHLO's `divide` cuts towards zero, its remainder has x's sign."""
+        rest = self._add("remainder", [x, divisor], _ONE)
+        rest = self._add("add", [rest, divisor], _ONE)
+        rest = self._add("remainder", [rest, divisor], _ONE)
+        return self._add("divide", [self._add("subtract", [x, rest], _ONE), divisor], _ONE)
 
     def _symbol(self, name: str) -> tree.Value | None:
         """A symbol's value, from an argument's dimension that is `factor * symbol + offset`."""
@@ -73,19 +91,20 @@ class Sizes:
             if not isinstance(argument.type, TensorType):
                 continue
             for place, dim in enumerate(argument.type.dims):
-                if isinstance(dim, SymbolicDim) and [term[0] for term in dim.terms] == [name]:
-                    self._known[key] = self._solved(value, place, dim)
+                factors = dim.affine if isinstance(dim, SymbolicDim) else None
+                if factors is not None and list(factors) == [name]:
+                    self._known[key] = self._solved(value, place, factors[name], dim.constant)
                     return self._known[key]
         return None
 
-    def _solved(self, value: tree.Value, place: int, dim: SymbolicDim) -> tree.Value:
+    def _solved(self, value: tree.Value, place: int, factor: int, offset: int) -> tree.Value:
+        """The symbol of a dimension that is factor * symbol + offset."""
         facts = {"dimension": tree.Integer(place, "i64")}
         size = self._add("get_dimension_size", [value], tree.Tensor((), "i32"), facts)
         size = self._add("convert", [size], tree.Tensor((), "i64"))
         size = self._add("reshape", [size], _ONE)
-        if dim.offset:
-            size = self._add("subtract", [size, self._constant(dim.offset)], _ONE)
-        factor = dim.terms[0][1]
+        if offset:
+            size = self._add("subtract", [size, self._constant(offset)], _ONE)
         return size if factor == 1 else self._add("divide", [size, self._constant(factor)], _ONE)
 
     def _constant(self, number: int) -> tree.Value:

@@ -16,7 +16,9 @@ from ...hlo import ops
 from ...hlo.build import make_op
 from ...hlo.errors import GirihError, UserError
 from ...hlo.graph import Dense, Op, Value, constant_of
-from ...hlo.types import SymbolicDim, TensorType, TupleType, Type
+from ...hlo.sizes import Symbol
+from ...hlo.symbols import SymbolicDim
+from ...hlo.types import TensorType, TupleType, Type
 from .. import tree
 from . import attributes as attribute_tables
 from . import constraints
@@ -37,7 +39,7 @@ def is_free(kind: tree.Type) -> bool:
     return isinstance(kind, tree.Tensor) and any(dim < 0 for dim in kind.shape)
 
 
-Symbols = dict[str, tuple[int, int | None]]
+Symbols = dict[str, Symbol]
 
 
 def symbolic_type(kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type], Type]) -> Type:
@@ -56,7 +58,7 @@ def symbolic_type(kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type]
     for dim, bound in zip(kind.shape, bounds, strict=True):
         if dim < 0:
             name = f"d{len(symbols)}"
-            symbols[name] = (0, bound)
+            symbols[name] = Symbol(0, bound)
             dims.append(SymbolicDim(name))
         else:
             dims.append(dim)

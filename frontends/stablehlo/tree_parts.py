@@ -7,6 +7,7 @@ from typing import Any
 
 from ...hlo.graph import Dense, Module, Origin
 from ...hlo.signature import Signature
+from ...hlo.sizes import Symbol
 from ...hlo.types import FutureType, QuantizedType, TensorType, TokenType, Type
 from .. import tree
 from .normal import elements_of, restored, scalar_of
@@ -18,7 +19,7 @@ _TYPES_OF_FACTS = {
 }
 """Attributes of modules and arguments whose integers have another type than i64."""
 
-Symbols = Mapping[str, tuple[int, int | None]]
+Symbols = Mapping[str, Symbol]
 _NO_SYMBOLS: Symbols = {}
 
 
@@ -47,8 +48,11 @@ def type_of(kind: Type, symbols: Symbols = _NO_SYMBOLS) -> tree.Type:
 
 def _encoding(dims: Sequence[Any], symbols: Symbols) -> Any:
     """The bounds of the dimensions, None without any."""
-    ends = [symbols.get(repr(dim), (1, None)) for dim in dims]
-    bounds = tuple(tree.DYNAMIC if low or end is None else end for low, end in ends)
+    said = [symbols.get(repr(dim), Symbol(1)) for dim in dims]
+    bounds = tuple(
+        tree.DYNAMIC if symbol.minimum or symbol.maximum is None else symbol.maximum
+        for symbol in said
+    )
     if all(bound == tree.DYNAMIC for bound in bounds):
         return None
     return tree.Structured("bounds", {"bounds": bounds})

@@ -19,7 +19,9 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Weight
-from ...hlo.types import Dim, ElementType, TensorType, element_type
+from ...hlo.sizes import Symbol
+from ...hlo.symbols import Dim
+from ...hlo.types import ElementType, TensorType, element_type
 from .origins import origin
 from .program import Graph, Input, Node, Output, Program, Ref
 from .sizes import NotAffine, Values, parse_size, sizes_from_examples
@@ -143,7 +145,7 @@ class _Archive:
             output_tree=tree_of_json(call["out_spec"]),
             names=tuple(call.get("forward_arg_names") or ()),
             symbols={
-                symbol: (limits["min_val"] or 0, limits["max_val"])
+                symbol: Symbol(limits["min_val"] or 0, limits["max_val"])
                 for symbol, limits in said.get("range_constraints", {}).items()
             },
             name=os.path.splitext(os.path.basename(self.name))[0]

@@ -18,7 +18,8 @@ import numpy as np
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Region, Value
 from ...hlo.sharding import Mesh
-from ...hlo.types import F32, I1, I64, Dim, ElementType, TensorType, unsharded
+from ...hlo.symbols import Dim
+from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
 from .program import Graph, Node, Ref
 from .promotion import result_element
 

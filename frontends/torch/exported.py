@@ -5,6 +5,7 @@ The only modules of the compiler that import torch stand here; they do so when t
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
+from ...hlo.sizes import Symbol
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
@@ -41,7 +43,7 @@ def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any])
     source = getattr(source, "_orig_mod", source)  # of torch.compile
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
         name = type(source).__name__
-        if not inputs and not keywords:
+        if not inputs and not keywords and inspect.signature(source.forward).parameters:
             raise UserError(f"{name}: give example inputs, so that it can be exported")
         register_caches()
         try:
@@ -145,7 +147,7 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
         output_tree=tree_of_spec(exported.call_spec.out_spec),
         names=tuple(getattr(call, "forward_arg_names", None) or ()),
         symbols={
-            str(symbol): (_bound(limits.lower) or 0, _bound(limits.upper))
+            str(symbol): Symbol(_bound(limits.lower) or 0, _bound(limits.upper))
             for symbol, limits in exported.range_constraints.items()
         },
         name=name,

@@ -19,7 +19,9 @@ from ...hlo.errors import (
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.signature import Signature, Tree
-from ...hlo.types import F64, I1, I64, SymbolicDim, TensorType, unsharded
+from ...hlo.sizes import Symbol
+from ...hlo.symbols import SymbolicDim
+from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from .context import Blocked, Context
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
@@ -114,7 +116,7 @@ class _Lowering:
             name=program.name,
             weights={name: weight for name, weight in self.weights.items() if name in used},
             signature=self.signature(types, plain, values, list(state), initial),
-            symbols={name: program.symbols.get(name, (0, None)) for name in _symbols(types)},
+            symbols={name: program.symbols.get(name, Symbol()) for name in _symbols(types)},
             attributes={"mhlo.num_replicas": self.context.ranks} if self.context.ranks else {},
             meshes=self.context.meshes,
             notes=tuple(dict.fromkeys(self.notes)),
@@ -422,7 +424,7 @@ def _spelled(type: TensorType) -> tuple[list[Any], str]:
 def _symbols(types: Sequence[TensorType]) -> list[str]:
     """The symbols in the types of the inputs, in order."""
     sizes = (size for type in types for size in type.dims if isinstance(size, SymbolicDim))
-    return list(dict.fromkeys(name for size in sizes for name, _ in size.terms))
+    return list(dict.fromkeys(name for size in sizes for name in size.symbols))
 
 
 def _live(region: Region) -> Region:

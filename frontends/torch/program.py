@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...hlo.graph import Origin, Weight
 from ...hlo.signature import Tree
+from ...hlo.sizes import Symbol
 from ...hlo.types import TensorType
 
 
@@ -89,6 +90,6 @@ class Program:
     input_tree: Tree  # of (args, kwargs): a tuple of a tuple and a dict
     output_tree: Tree
     names: tuple[str, ...] = ()  # of the positional inputs
-    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    symbols: Mapping[str, Symbol] = field(default_factory=dict)
     name: str = ""
     composite: bool = False  # run_decompositions() could still split operators into simpler ones

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
 from ...hlo.signature import StructureError, Tree
-from ...hlo.types import Dim, SymbolicDim
+from ...hlo.sizes import Symbol
+from ...hlo.symbols import Dim, SymbolicDim
 from .trees import with_constants
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
         if name == "Add":
             return _folded(parts, lambda x, y: x + y)
         if name == "Mul" and sum(not isinstance(part, int) for part in parts) <= 1:
-            return _folded(parts, lambda x, y: y * x if isinstance(x, int) else x * y)
+            return _folded(parts, lambda x, y: x * y)
         if name in _FIXED and all(isinstance(part, int) for part in parts):
             return _FIXED[name](*parts)
     raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")
@@ -101,15 +102,15 @@ def sizes_from_examples(
             raise UserError(f"{path}: the example has {len(shape)} dimensions, expected {type}")
         for axis, (size, given) in enumerate(zip(type.dims, shape, strict=True)):
             wanted.append((path, axis, size, int(given)))
-            if isinstance(size, SymbolicDim) and len(size.terms) == 1:
-                name, factor = size.terms[0]
-                values.setdefault(name, (int(given) - size.offset) // factor)
+            if isinstance(size, SymbolicDim) and len(size.symbols) == 1:
+                ((name, factor),) = (size.affine or {}).items()
+                values.setdefault(name, (int(given) - size.constant) // factor)
     for path, axis, size, given in wanted:
         known = size.bind(values) if isinstance(size, SymbolicDim) else size
         if known != given:
             raise UserError(f"{path}: dimension {axis} is {given}, the export needs {size}")
     for name, value in values.items():
-        low, high = program.symbols.get(name, (0, None))
-        if value < low or (high is not None and value > high):
-            raise UserError(f"the size {name} = {value} is outside the export's [{low}, {high}]")
+        said = program.symbols.get(name, Symbol())
+        if not said.admits(value):
+            raise UserError(f"the size {name} = {value} is not what the export admits: {said}")
     return values

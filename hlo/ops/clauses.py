@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..assumptions import assumed
 from ..errors import UnsupportedError
 from ..graph import Op, Value
-from ..types import QuantizedType, SymbolicDim, TensorType
+from ..symbols import SizeTooLong
+from ..types import QuantizedType, TensorType
 
 
 def same_dim(left: Any, right: Any) -> bool:
-    """Equal, or at least one is known only when the program is called."""
-    return left == right or isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim)
+    """Whether two sizes are equal, as far as it is known (`assumptions.assuming`)."""
+    if left is right or (isinstance(left, int) and isinstance(right, int)):
+        return left == right
+    here = assumed()
+    return here.accepts(here.facts.is_equal(left, right))
 
 
 def same_dims(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(map(same_dim, left, right))
 
 
+def is_same(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal."""
+    if left is right or (isinstance(left, int) and isinstance(right, int)):
+        return left == right
+    return assumed().facts.is_equal(left, right) is True
+
+
 def at_most(left: Any, right: Any) -> bool:
-    """left <= right, or one of them is symbolic."""
-    return isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim) or left <= right
+    """Whether left <= right, as far as it is known."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left <= right
+    here = assumed()
+    return here.accepts(here.facts.at_most(left, right))
+
+
+def divides(divisor: Any, size: Any) -> bool:
+    """Whether divisor * k = size for an integer k, as far as it is known."""
+    if isinstance(divisor, int) and isinstance(size, int):
+        return size % divisor == 0 if divisor else size == 0
+    here = assumed()
+    return here.accepts(here.facts.divides(divisor, size))
+
+
+def same_size(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether dims have the same number of elements, as far as it is known."""
+    try:
+        return same_dim(math.prod(left), math.prod(right))
+    except SizeTooLong:
+        return assumed().accepts(None)
+
+
+def simplified(size: Any) -> Any:
+    """The size without what is superfluous by what is known."""
+    return size if isinstance(size, int) else assumed().facts.simplify(size)
 
 
 def same_element(left: Any, right: Any) -> bool:

@@ -30,7 +30,7 @@ from ..processes import Parts
 from ..room import ANY, Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I32, TensorType, Type
 from . import bodies
-from .clauses import any_result, is_tensor, same_dim, same_dims, same_element, unique
+from .clauses import any_result, divides, is_tensor, same_dim, same_dims, same_element, unique
 from .examples import binary_body, counting
 
 ONE = {"replica_groups": ((0,),)}
@@ -193,10 +193,8 @@ def _resized(o: Op, dimension: int, legal: Any) -> bool:
 
 
 def _divides(part: Any, whole: Any) -> bool:
-    """part * n = whole for a whole number n, or one is symbolic."""
-    if not isinstance(part, int) or not isinstance(whole, int):
-        return True
-    return whole == 0 if part == 0 else whole % part == 0
+    """part * n = whole for a whole number n, as far as it is known."""
+    return divides(part, whole)
 
 
 def group_size(o: Op) -> int | None:

@@ -14,7 +14,7 @@ from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import I32, TensorType, Type
 from . import numerics
-from .clauses import per_dim, result_element, same_dim, unique
+from .clauses import divides, per_dim, result_element, same_dim, unique
 from .contraction import accumulator
 from .examples import counting
 from .shape import padded
@@ -125,9 +125,7 @@ class Convolution(OpDefinition, name="convolution"):
         )  # fmt: skip
         dims: list[Any] = [0] * o.lhs.rank
         batch = o.lhs.dims[o.input_batch_dimension]
-        dims[o.output_batch_dimension] = (
-            batch if o.batch_group_count == 1 else batch // o.batch_group_count
-        )
+        dims[o.output_batch_dimension] = batch // o.batch_group_count
         dims[o.output_feature_dimension] = o.rhs.dims[o.kernel_output_feature_dimension]
         for dimension, size in zip(o.output_spatial_dimensions, spatial, strict=True):
             dims[dimension] = size
@@ -262,7 +260,7 @@ def _complete(o: Op, first: str, second: str, spatial: str) -> bool:
 
 
 def _divides(divisor: int, value: Any) -> bool:
-    return divisor > 0 and (not isinstance(value, int) or value % divisor == 0)
+    return divisor > 0 and divides(divisor, value)
 
 
 def window_attributes(o: Op) -> tuple[Any, Any, Any, Any, Any]:

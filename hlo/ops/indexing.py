@@ -79,14 +79,15 @@ class Gather(OpDefinition, name="gather"):
     C21 = constraint(
         "0 <= slice_sizes <= dimensions of operand",
         lambda o: all(
-            size >= 0 and at_most(size, dim)
+            at_most(0, size) and at_most(size, dim)
             for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
         ),
     )
     C9 = constraint(
         "slice_sizes of collapsed and batching dimensions <= 1",
         lambda o: all(
-            o.slice_sizes[d] <= 1 for d in (*o.collapsed_slice_dims, *o.operand_batching_dims)
+            at_most(o.slice_sizes[d], 1)
+            for d in (*o.collapsed_slice_dims, *o.operand_batching_dims)
         ),
     )
     C15 = constraint(

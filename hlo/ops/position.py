@@ -14,7 +14,7 @@ from ..graph import Op, constant_of
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
 from ..types import F32, I32, TensorType, Type
-from .clauses import at_most, same_element
+from .clauses import at_most, is_same, same_element
 from .examples import counting, i32
 
 
@@ -39,7 +39,7 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
     C4 = constraint(
         "0 <= slice_sizes <= dimensions of operand",
         lambda o: all(
-            size >= 0 and at_most(size, dim)
+            at_most(0, size) and at_most(size, dim)
             for size, dim in zip(o.slice_sizes, o.operand.dims, strict=True)
         ),
     )
@@ -53,7 +53,7 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
     def access(self, o: Op) -> Access | None:
         dims = enumerate(zip(o.operand.dims, o.slice_sizes, strict=True))
         indices = [
-            Index((Term(d),), start=Start(1 + d, dim - size) if size < dim else None)
+            Index((Term(d),), start=Start(1 + d, dim - size) if not is_same(size, dim) else None)
             for d, (dim, size) in dims
         ]
         return Space(o.type.dims).access(indices, *((),) * o.operand.rank)
@@ -117,7 +117,9 @@ class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
     def access(self, o: Op) -> Access | None:
         dims = enumerate(zip(o.operand.dims, o.update.dims, strict=True))
         indices = [
-            Index((Term(d),), start=Start(2 + d, dim - size, -1) if size < dim else None)
+            Index(
+                (Term(d),), start=Start(2 + d, dim - size, -1) if not is_same(size, dim) else None
+            )
             for d, (dim, size) in dims
         ]
         rank = o.operand.rank

@@ -12,6 +12,7 @@ from ..factors import Factor, FactorBuilder, FactorKind, Factors, reshaping, res
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
+from ..symbols import maximum
 from ..types import BF16, C64, F32, I4, I32, UI32, TensorType, Type
 from . import numerics
 from .clauses import (
@@ -21,6 +22,8 @@ from .clauses import (
     same_dim,
     same_dims,
     same_element,
+    same_size,
+    simplified,
     static_dims,
     unique,
     within,
@@ -39,7 +42,7 @@ class Reshape(OpDefinition, name="reshape"):
     )
     C2 = constraint(
         "operand and result have the same number of elements",
-        any_result(lambda o: _same_size(o.operand.tensor, o.result.tensor)),
+        any_result(lambda o: same_size(o.operand.dims, o.result.dims)),
     )
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
@@ -60,10 +63,6 @@ class Reshape(OpDefinition, name="reshape"):
             yield Case(
                 f"reshape_{name}", (counting(*source),), result_types=(TensorType(target, F32),)
             )
-
-
-def _same_size(left: TensorType, right: TensorType) -> bool:
-    return not (left.is_static and right.is_static) or left.size == right.size
 
 
 class Transpose(OpDefinition, name="transpose"):
@@ -293,7 +292,7 @@ class Slice(OpDefinition, name="slice"):
     C3 = constraint(
         "0 <= start_indices <= limit_indices <= dimensions of operand",
         lambda o: all(
-            0 <= start <= limit and at_most(limit, dim)
+            at_most(0, start) and at_most(start, limit) and at_most(limit, dim)
             for start, limit, dim in zip(
                 o.start_indices, o.limit_indices, o.operand.dims, strict=True
             )
@@ -352,7 +351,7 @@ class Pad(OpDefinition, name="pad"):
     C3 = constraint("0 <= interior_padding", lambda o: all(i >= 0 for i in o.interior_padding))
     C4 = constraint(
         "the result's dimensions are not negative",
-        lambda o: all(not isinstance(d, int) or d >= 0 for d in _padded_dims(o)),
+        lambda o: all(at_most(0, d) for d in _padded_dims(o)),
     )
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -395,10 +394,10 @@ def _padded_dims(o: Op) -> list[Any]:
     return [padded_dim(*padding) for padding in paddings]
 
 
-def padded_dim(dim: Any, low: int, high: int, interior: int) -> Any:
+def padded_dim(dim: Any, low: Any, high: Any, interior: int) -> Any:
     """The size of a dimension after padding."""
-    between = 0 if dim == 0 or not interior else (dim - 1) * interior
-    return low + dim + between + high
+    between = maximum(dim - 1, 0) * interior if interior else 0
+    return simplified(low + dim + between + high)
 
 
 def padded(

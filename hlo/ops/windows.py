@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Index, Kind, Space, Term, windowed
-from ..errors import UnsupportedError
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Function, Module, Op, Region, Value, repeated_constant
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..room import operand as second
+from ..symbols import maximum
 from ..types import F32, I1, I8, TensorType, Type
 from . import bodies, numerics
-from .clauses import merge_dims, per_dim, same_dims, same_element
+from .clauses import merge_dims, per_dim, same_dims, same_element, simplified
 from .examples import binary_body, counting, f32, i8, scalar_body
 from .reduction import folding_body, folding_clauses, inits_of, inputs_of, scatter_elements
 from .shape import padded
@@ -210,25 +210,16 @@ def windowed_dims(
     base: Sequence[int],
     dilations: Sequence[int],
     padding: Sequence[tuple[int, int]],
-) -> list[int]:
+) -> list[Any]:
     """How many windows fit along each dimension."""
     counts = []
     for dim, size, stride, gap, dilation, (low, high) in zip(
         dims, sizes, strides, base, dilations, padding, strict=True
     ):
-        spread = (0 if dim == 0 else (dim - 1) * gap + 1) + low + high
+        spread = maximum((dim - 1) * gap + 1, 0) + low + high
         reach = (size - 1) * dilation + 1
-        empty = isinstance(spread, int) and (spread <= 0 or reach > spread)
-        counts.append(0 if empty else _quotient(spread - reach, stride) + 1)
+        counts.append(simplified(maximum((spread - reach) // stride + 1, 0)))
     return counts
-
-
-def _quotient(value: Any, divisor: int) -> Any:
-    if divisor == 1:
-        return value
-    if not isinstance(value, int):
-        raise UnsupportedError(f"a window stride of {divisor} over {value}, which is not fixed")
-    return value // divisor
 
 
 def _takes_two_scalars(region: Region) -> bool:

@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import UserError
-from . import v1_1, v1_2, v1_3, v1_4
+from . import v1_1, v1_2, v1_3, v1_4, v1_5
 
 FIRST = "1.0"
-STEPS: tuple[ModuleType, ...] = (v1_1, v1_2, v1_3, v1_4)
+STEPS: tuple[ModuleType, ...] = (v1_1, v1_2, v1_3, v1_4, v1_5)
 FORMAT_VERSION: str = STEPS[-1].VERSION
 
 

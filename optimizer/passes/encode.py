@@ -8,8 +8,8 @@ emitter recognises. So the meaning never changes and the interpreter needs to kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from ...hlo.build import Builder, build_region
@@ -35,15 +35,22 @@ class Packing(NamedTuple):
 
 @dataclass(frozen=True)
 class Encode:
-    """FUSED -> FUSED; `packing` gives the order that a contraction wants, or None."""
+    """FUSED -> FUSED; `packing` gives the order that a contraction wants, or None.
+
+    alike: weights, with the name of the packing in which another entry point of the program has
+    them: a contraction that `shared` gives that packing for reads them so, too, so that they are
+    stored once.
+    """
 
     packing: Callable[[Op], Packing | None]
+    shared: Callable[[Op], Packing | None] | None = None
+    alike: Mapping[str, str] = field(default_factory=dict)
     name: ClassVar[str] = "encode"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        encoder = _Encoder(module, self.packing)
+        encoder = _Encoder(module, self.chosen)
         functions = {
             name: function.with_body(encoder.region(function.body))
             for name, function in module.functions.items()
@@ -62,6 +69,25 @@ class Encode:
         ]
         return changed.with_weights(weights).with_notes(*notes)
 
+    def chosen(self, op: Op, weight: str) -> Packing | None:
+        """How a contraction gets that weight."""
+        own, agreed = self.packing(op), self.alike.get(weight)
+        if agreed is None or self.shared is None or (own is not None and own.name == agreed):
+            return own
+        other = self.shared(op)
+        return other if other is not None and other.name == agreed else own
+
+
+def packings(module: Module) -> dict[str, str]:
+    """The weights that a module has packed alone, with the names of their packings."""
+    used = used_weights(module.functions.values())
+    found: dict[str, str] = {}
+    for name, weight in module.weights.items():
+        if weight.inverse is not None and weight.inverse[0] not in used:
+            original = weight.inverse[0]
+            found.setdefault(original, name.removeprefix(f"{original}|"))
+    return found
+
 
 def stored_operand(value: Value) -> Value:
     """What an operand is read from: the value before the conversions of its elements."""
@@ -78,7 +104,7 @@ def used_weights(functions: Iterable[Function]) -> set[str]:
 
 
 class _Encoder:
-    def __init__(self, module: Module, packing: Callable[[Op], Packing | None]) -> None:
+    def __init__(self, module: Module, packing: Callable[[Op, str], Packing | None]) -> None:
         self.module, self.packing = module, packing
         self.made: dict[str, Weight] = {}
 
@@ -107,15 +133,26 @@ class _Encoder:
     def fusion(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
         body = op.regions[0]
         contraction = next((inner for inner in body.ops if inner.name in CONTRACTIONS), None)
-        wanted = self.packing(op)
-        if contraction is None or wanted is None:
+        if contraction is None:
             return op
-        argument = stored_operand(contraction.operands[wanted.operand])
-        if argument.owner is not body or len(body.uses[argument]) != 1:
-            return op
-        source = op.operands[argument.index].op
-        if source is None or source.name != "weight":
-            return op
+        for number, operand in enumerate(contraction.operands):
+            argument = stored_operand(operand)
+            if argument.owner is not body or len(body.uses[argument]) != 1:
+                continue
+            source = op.operands[argument.index].op
+            if source is None or source.name != "weight":
+                continue
+            wanted = self.packing(op, source.weight)
+            if wanted is not None and wanted.operand == number:
+                return self.through(op, argument, source, wanted, ops, placed)
+        return op
+
+    def through(
+        self, op: Op, argument: Value, source: Op, wanted: Packing, ops: list[Op],
+        placed: dict[str, Value],
+    ) -> Op:  # fmt: skip
+        """The fusion, which reads the weight that is an argument of its body packed."""
+        body = op.regions[0]
         value = self.placed(source, wanted, ops, placed)
         operands = list(op.operands)
         operands[argument.index] = value
@@ -129,7 +166,7 @@ class _Encoder:
             if source is None or source.name != "weight":
                 continue
             load = _whole_load(op.regions[0], number)
-            wanted = self.packing(load.reader) if load is not None else None
+            wanted = self.packing(load.reader, source.weight) if load is not None else None
             if (
                 load is None
                 or wanted is None

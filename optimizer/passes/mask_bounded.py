@@ -13,7 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.ops import bodies
-from ...hlo.types import I32, SymbolicDim, TensorType
+from ...hlo.symbols import SymbolicDim
+from ...hlo.types import I32, TensorType
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..rules.reductions import neutral

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module
+from ...hlo.stated_sizes import dims_of_arguments
+from ...hlo.symbols import symbols_of
 from ...hlo.types import TensorType
 from ...hlo.verify import HLO, Level
 
@@ -36,9 +38,9 @@ def require_static(module: Module) -> None:
     for value in module.body.arguments:
         if not value.tensor.is_static:
             raise UnsupportedError(
-                f"argument {value.index}: {value.type} has a symbolic dimension; compiled programs "
-                "need fixed sizes: give example inputs with them, export with fixed shapes, or "
-                "interpret it"
+                f"argument {value.index}: {value.type} has open sizes; compiled programs need "
+                f"fixed ones: say what {_names(module)} are (sizes={{...}}, --size NAME=8), give "
+                "example inputs with them, export with fixed shapes, or interpret it"
             )
     for op in module.walk():
         for result in op.results:
@@ -48,6 +50,15 @@ def require_static(module: Module) -> None:
                     "program runs; compiled programs need fixed sizes: compute with a mask "
                     "instead, or interpret it"
                 )
+
+
+def _names(module: Module) -> str:
+    """The symbols in the arguments, and where the first of each stands."""
+    found: dict[str, str] = {}
+    for place, dim in dims_of_arguments(module).items():
+        for name in symbols_of(dim):
+            found.setdefault(name, f"{name} ({place})")
+    return ", ".join(found.values())
 
 
 def is_static(module: Module) -> bool:

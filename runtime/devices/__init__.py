@@ -39,14 +39,15 @@ class Device(NamedTuple):
 
     A device with memory of its own never writes the arrays that it reads. It has borrow(value): an
     array of another library in that memory, to be passed for an array; and run_on_device(context,
-    inputs, gives): the results, of these shapes and types, in that memory.
+    inputs, gives, begin): the results, of these shapes and types, in that memory; begin() is called
+    when nothing is left to be allocated, before a kernel starts.
     """
 
     context: Callable[[], Any]
     run: Callable[[Any, Sequence[Array], Sequence[Array], bool], Sequence[Any]]
     bind: Callable[[Any, Sequence[Array], Sequence[Array]], Callable[[], Any]]
     borrow: Callable[[Any], Any] | None = None
-    run_on_device: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
+    run_on_device: Callable[..., list[Any]] | None = None
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
@@ -73,13 +74,17 @@ def open_device(
     driver: Any = None,
     facts: Mapping[str, bytes] | None = None,
     comm_timeout: float | None = None,
+    shared: dict[str, Any] | None = None,
 ) -> Device:
     """The plan on this machine. What it cannot run is opened as well, to be saved: then the first
     call is a UserError.
 
     `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
-    of the image by architecture. facts, comm_timeout: of several processes (`CpuVariant`).
+    of the image by architecture. facts, comm_timeout: of several processes (`CpuVariant`). shared:
+    what plans of one image and of the same weights have in memory together; one at a time is opened
+    with it.
     """
+    shared = {} if shared is None else shared
     if family(plan.target) not in TARGETS:
         raise UserError(
             f"this girih runs the targets {', '.join(TARGETS)}; the program is for {plan.target!r}"
@@ -89,7 +94,9 @@ def open_device(
     if name == "nvidia":
         find = functools.partial(_own_gpu, bool(plan.processes))
         find = find if driver is None else lambda: driver
-        opened = module.NvidiaVariant(plan, image, weights, cubins or {}, find, facts, comm_timeout)
+        opened = module.NvidiaVariant(
+            plan, image, weights, cubins or {}, find, shared, facts, comm_timeout
+        )
         bind = _binder(module.run)
         return Device(
             opened.context, module.run, bind, opened.borrow, module.run_on_device,
@@ -98,7 +105,7 @@ def open_device(
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
         return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
-    several = (facts, comm_timeout) if name == "cpu" else ()
+    several = (facts, comm_timeout, shared) if name == "cpu" else ()
     opened = getattr(module, variant)(plan, image, weights, threads, pin, *several)
     bind = getattr(module, "bind", _binder(module.run))
     return Device(

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -115,7 +115,8 @@ class CpuVariant:
     weights: name -> C-contiguous array (a view of the mapped bundle). threads: None = all cores
     that the process may use. pin: each worker stays on a core of its own. Of a program of several
     processes: facts, what all of them must have equal (name -> bytes); comm_timeout: seconds that
-    one wait for others may take, None as the environment says.
+    one wait for others may take, None as the environment says. shared: the mapped code, for all
+    plans that run it.
     """
 
     def __init__(
@@ -127,11 +128,15 @@ class CpuVariant:
         pin: bool = False,
         facts: Mapping[str, bytes] | None = None,
         comm_timeout: float | None = None,
+        shared: dict[str, Any] | None = None,
     ) -> None:
         check_machine(plan)
+        shared = {} if shared is None else shared
         self.plan = plan
         self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
-        self.image, self.code_bytes = map_image(image), len(image)
+        if "image" not in shared:
+            shared["image"] = map_image(image)
+        self.image, self.code_bytes = shared["image"], len(image)
         self.worker_entry = plan.worker_entry
         self.threads = workers_of(plan, threads)
         self.pin = pin

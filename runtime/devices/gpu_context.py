@@ -191,10 +191,13 @@ class NvidiaContext:
         return events
 
     def run_on_device(
-        self, inputs: Sequence[Argument], gives: Sequence[tuple[tuple[int, ...], Any]]
+        self,
+        inputs: Sequence[Argument],
+        gives: Sequence[tuple[tuple[int, ...], Any]],
+        begin: Callable[[], None] = lambda: None,
     ) -> list[DeviceArray]:
         """Results of these shapes and types in the device's memory; returns before they are
-        filled."""
+        filled. begin: called before the first kernel starts, when all is allocated."""
         addresses = self._upload(inputs, wait=True)
         first = CALL + len(inputs)
         program, results = self.variant.program, []
@@ -209,6 +212,7 @@ class NvidiaContext:
             results.append(DeviceArray(memory, shape, dtype))
             addresses.append(memory.address)
         bases = self._bases(addresses)
+        begin()
         self._execute(bases, profile=False)
         for result, where in zip(results, program.results, strict=True):
             source = bases[where.base] + where.offset

@@ -107,8 +107,9 @@ Step = Union[Work, Choose, Jump, "Communicate", "Collect"]
 
 
 class Program(NamedTuple):
-    """A plan ready for a driver: `weights`: name -> offset behind WEIGHTS. Exchanges are several
-    steps, so that numbers of steps are not the plan's."""
+    """A plan ready for a driver: `weights`: name -> offset behind WEIGHTS, of all that are given,
+    so that plans of the same weights find them in the same places. Exchanges are several steps, so
+    that numbers of steps are not the plan's."""
 
     steps: tuple[Step, ...]
     weights: Mapping[str, int]
@@ -168,6 +169,9 @@ class _Reader:
     def read(self) -> Program:
         plan = self.plan
         check_buffers(plan)
+        for name, array in self.given.items():
+            self.weights[name] = self.weight_bytes
+            self.weight_bytes += aligned(array.nbytes)
         self.homes = [self.home(buffer) for buffer in plan.buffers]
         dead = self.dying()
         pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
@@ -198,7 +202,6 @@ class _Reader:
 
     def weight(self, buffer: plan_pb2.Buffer) -> int:
         """The offset of a weight among all weights on the device."""
-        known = self.weights.get(buffer.weight)
         array = self.given.get(buffer.weight)
         if array is None:
             raise UserError(f"the bundle holds no weight '{buffer.weight}' that its plan names")
@@ -207,10 +210,7 @@ class _Reader:
                 f"weight '{buffer.weight}' has {array.nbytes} bytes, the plan needs "
                 f"{buffer.bytes} contiguous ones"
             )
-        if known is None:
-            known = self.weights[buffer.weight] = self.weight_bytes
-            self.weight_bytes += aligned(array.nbytes)
-        return known
+        return self.weights[buffer.weight]
 
     def dying(self) -> dict[int, list[tuple[int, int]]]:
         """Step -> the arena's buffers of which it is the last reader or writer."""

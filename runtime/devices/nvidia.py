@@ -11,6 +11,7 @@ around them: few, and large ones hold up the host anyway.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Jump, Step, Work, aligned, check_device, decode
+from .launches import Choose, Jump, Program, Step, Work, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class NvidiaVariant:
     """A plan with its code and weights for one device; shared by any number of contexts.
 
     image: PTX text. cubins: architecture -> machine code. find_driver: called once, at the first
-    use; a UserError of it says why there is no device. facts, comm_timeout: of several processes,
-    as of `CpuVariant`.
+    use; a UserError of it says why there is no device. shared: module and weights on the device,
+    for all plans that run them. facts, comm_timeout: of several processes, as of `CpuVariant`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class NvidiaVariant:
         weights: Mapping[str, Array],
         cubins: Mapping[str, Any],
         find_driver: Callable[[], Driver],
+        shared: dict[str, Any] | None = None,
         facts: Mapping[str, bytes] | None = None,
         comm_timeout: float | None = None,
     ) -> None:
@@ -64,19 +66,25 @@ class NvidiaVariant:
         }
         self._image, self._cubins, self._weights = image, cubins, weights
         self._find_driver = find_driver
-        self._lock = threading.Lock()
+        self._shared = {} if shared is None else shared
+        self._lock: threading.Lock = self._shared.setdefault("lock", threading.Lock())
         self._opened: Opened | None = None
 
     def open(self) -> Opened:
         """The device with code and weights on it."""
         with self._lock:
             if self._opened is None:
-                driver = self._find_driver()
+                loaded: Loaded | None = self._shared.get("loaded")
+                driver = self._find_driver() if loaded is None else loaded.driver
+                check_device(self.program, driver.limits, driver.name)
                 together = self._joined(driver)
-                code = choose_code(self.plan.target, self._image, self._cubins, driver)
                 try:
                     with driver:
-                        self._opened = Opened(self, driver, code, self._weights, together)
+                        if loaded is None:
+                            code = choose_code(self.plan.target, self._image, self._cubins, driver)
+                            loaded = Loaded(driver, code, self.program, self._weights)
+                            self._shared["loaded"] = loaded
+                        self._opened = Opened(self, loaded, together)
                 except OutOfMemory as error:
                     raise self.too_large(error) from None
             return self._opened
@@ -146,31 +154,15 @@ def choose_code(
     return Code(image, architecture, is_ptx=True)
 
 
-class Opened:
-    """A variant's code and weights on a device."""
+class Loaded:
+    """Code and weights on a device, for all plans of one image and of the same weights."""
 
     def __init__(
-        self,
-        variant: NvidiaVariant,
-        driver: Driver,
-        code: Code,
-        weights: Mapping[str, Array],
-        together: Together | None,
+        self, driver: Driver, code: Code, program: Program, weights: Mapping[str, Array]
     ) -> None:
-        program = variant.program
-        self.together = together
-        check_device(program, driver.limits, driver.name)
         self.driver, self.code = driver, code
         self.arrivals = Stream(driver)  # what other libraries' arrays are waited for on
-        self.entries: dict[Any, Any] = {}
         self.users: list[Stream] = []  # of contexts: what may still run its kernels
-        starts = [start for step in program.steps for start in _starts(step)]
-        if starts:
-            self.module = driver.load(code)
-            finally_do(self, driver, _unload, driver, self.module, self.users)
-        for start in starts:
-            if start not in self.entries:
-                self.entries[start] = driver.entry(self.module, start)
         self.weights: Memory | None = None
         if program.weight_bytes:
             self.weights = Memory(self.arrivals, program.weight_bytes)
@@ -180,9 +172,30 @@ class Opened:
                     driver.upload(address, weights[name], self.arrivals.handle)
             driver.synchronize(self.arrivals.handle)
 
+    @functools.cached_property
+    def module(self) -> Any:
+        """The code, loaded when a plan first starts some of it."""
+        made = self.driver.load(self.code)
+        finally_do(self, self.driver, _unload, self.driver, made, self.users)
+        return made
+
+
+class Opened:
+    """A variant's entries in the code on a device, and what it shares with others there; together:
+    the processes that run it, None for one."""
+
+    def __init__(self, variant: NvidiaVariant, loaded: Loaded, together: Together | None) -> None:
+        self.loaded, self.driver, self.together = loaded, loaded.driver, together
+        self.arrivals, self.weights = loaded.arrivals, loaded.weights
+        starts = [start for step in variant.program.steps for start in _starts(step)]
+        self.entries: dict[Any, Any] = {}
+        for start in starts:
+            if start not in self.entries:
+                self.entries[start] = self.driver.entry(loaded.module, start)
+
     def add_user(self, stream: Stream) -> None:
         """Code and weights stay until the work is done that the stream has then."""
-        self.users.append(stream)
+        self.loaded.users.append(stream)
         if self.weights is not None:
             self.weights.read_by(stream)
 
@@ -208,11 +221,12 @@ def run_on_device(
     context: NvidiaContext,
     inputs: Sequence[Argument],
     gives: Sequence[tuple[tuple[int, ...], Any]],
+    begin: Callable[[], None] = lambda: None,
 ) -> list[DeviceArray]:
     """`NvidiaContext.run_on_device`, likewise."""
     try:
         with context.driver:
-            return context.run_on_device(inputs, gives)
+            return context.run_on_device(inputs, gives, begin)
     except OutOfMemory as error:
         raise context.variant.too_large(error) from None
 

@@ -31,6 +31,11 @@ class Communicator(Protocol):
     calls return when it is posted there. `what` names the operation and its line, for the UserError
     where it is not posted in so many seconds, or has failed."""
 
+    def another(self, seconds: float) -> Communicator:
+        """One for the messages of another program, which are not taken for those of this one where
+        processes call programs in different orders; all ask for it in one order."""
+        ...
+
     def prepare(self, groups: Sequence[Sequence[int]], seconds: float) -> None:
         """Collectives of these groups are to come; all processes call it in one order."""
         ...
@@ -62,8 +67,8 @@ class Communicator(Protocol):
 
 
 def communicator_of(world: Processes, driver: Driver, seconds: float) -> Communicator:
-    """The processes with their GPUs: one for each GPU of this process, made when it is first asked
-    for by all of them. UserError where two have one GPU, or not all come in so many seconds."""
+    """The processes with their GPUs, for a new program; all ask for it in one order. UserError
+    where two have one GPU, or not all come in so many seconds."""
     found = world.communicators.get(driver)
     if found is None:
         if driver.simulated:
@@ -73,11 +78,11 @@ def communicator_of(world: Processes, driver: Driver, seconds: float) -> Communi
             require_own_gpus(world, driver, seconds)
             from .nccl import Nccl
 
-            found = Nccl(world, driver, seconds)
+            found = Nccl.started(world, driver, seconds)
             if not isinstance(world, World):
                 world.carry_by(driver, found)  # pyright: ignore[reportAttributeAccessIssue]
         world.communicators[driver] = found
-    return found
+    return found.another(seconds)
 
 
 def require_own_gpus(world: Processes, driver: Driver, seconds: float) -> None:
@@ -143,8 +148,11 @@ class SimulatedCommunicator:
     """Simulated GPUs, whose memory is the host's: MPI carries the bytes, and all is done when a
     call returns, as in their streams."""
 
-    def __init__(self, world: World, driver: Simulator) -> None:
-        self.world, self.driver = world, driver
+    def __init__(self, world: World, driver: Simulator, tag: int = 0) -> None:
+        self.world, self.driver, self.tag = world, driver, tag
+
+    def another(self, seconds: float) -> SimulatedCommunicator:
+        return SimulatedCommunicator(self.world, self.driver, self.world.next_tag())
 
     def prepare(self, groups: Sequence[Sequence[int]], seconds: float) -> None:
         self.world.communicator_of(groups)
@@ -161,7 +169,7 @@ class SimulatedCommunicator:
         sent = [(part.peer, span(part.address, part.nbytes)) for part in outgoing]
         got = [(part.peer, span(part.address, part.nbytes)) for part in incoming]
         with self.world.lock:
-            self.world.exchange(sent, got, what, seconds)
+            self.world.exchange(sent, got, what, seconds, self.tag)
 
     def collect(
         self, one: Collective, operand: int, result: int, stream: Any, seconds: float

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
 from typing import Any
 
 from ...hlo.errors import UserError
@@ -64,6 +67,29 @@ def launched_here() -> int:
 def _first(names: Iterable[str]) -> int:
     found = (os.environ.get(name, "") for name in names)
     return next((max(1, int(text)) for text in found if text.isdecimal()), 1)
+
+
+_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+def end_together() -> None:
+    """From here on an exception of this process that nobody catches ends all that a launcher has
+    started together with it."""
+    if not _is_own(sys.excepthook):
+        sys.excepthook = functools.partial(_end_all, sys.excepthook)
+
+
+def _is_own(hook: Any) -> bool:
+    return isinstance(hook, functools.partial) and hook.func is _end_all
+
+
+def _end_all(
+    before: _Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    before(kind, error, trace)
+    from .world import end_all_processes
+
+    end_all_processes()
 
 
 def own_rank() -> int:

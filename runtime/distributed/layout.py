@@ -60,13 +60,24 @@ class Layout:
 
     def blocks(self, outputs: Sequence[Any], declared: Sequence[Result]) -> list[Any]:
         """A process's outputs, which know how to gather the whole."""
+        return self._known(outputs, self.results[: len(outputs)], declared[: len(outputs)])
+
+    def buffers(self, arrays: Sequence[Any], declared: Sequence[Argument]) -> list[Any]:
+        """A process's values of the last arguments, the same."""
+        first = len(declared) - len(arrays)
+        return self._known(arrays, self.arguments[first:], declared[first:])
+
+    def _known(
+        self,
+        arrays: Sequence[Any],
+        placed: Sequence[Sharding],
+        declared: Sequence[Argument | Result],
+    ) -> list[Any]:
         return [
-            Block.of(array, self, sharding, _fixed(result))
+            Block.of(array, self, sharding, _fixed(one))
             if isinstance(array, np.ndarray)
             else array  # a framework's, such as a random key
-            for array, sharding, result in zip(
-                outputs, self.results[: len(outputs)], declared[: len(outputs)], strict=True
-            )
+            for array, sharding, one in zip(arrays, placed, declared, strict=True)
         ]
 
     def weights_of(
@@ -179,7 +190,7 @@ class Block(np.ndarray[Any, Any]):
                 f"gather: {describe(self)} was made of a result, and is none; gather the result "
                 "before computing with it"
             )
-        own = np.ascontiguousarray(self).view(np.ndarray)
+        own = np.asarray(self, order="C")
         if layout.mesh.devices == 1 or not sharding.axes:
             return own.copy()
         blocks = gathered(own, "gather of a result")

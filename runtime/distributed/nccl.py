@@ -15,7 +15,7 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,25 +39,49 @@ _OLDEST = 21803  # NCCL 2.18.3: splits of communicators that do not block
 
 
 class Nccl:
-    """The communicator of all processes, each with one GPU, and those of their groups."""
+    """The communicator of all processes, each with one GPU, and those of their groups.
 
-    def __init__(self, world: Processes, driver: Driver, seconds: float) -> None:
+    make(config): NCCL's, which may still be in progress.
+    """
+
+    def __init__(
+        self,
+        world: Processes,
+        driver: Driver,
+        make: Callable[[int], Any],
+        seconds: float,
+    ) -> None:
         self.world, self.driver, self.nccl = world, driver, _bindings()
         self.aborted = False
         self._groups: dict[tuple[tuple[int, ...], ...], Any] = {}
         self._config = self.nccl.Config()
         self._config.blocking = 0
         what = "NCCL's start"
-        with driver:
-            own = bytes(_ID_BYTES) if world.rank else bytes(self.nccl.get_unique_id())
-            first, *_ = world.collect(own, what, seconds)
-            unique = self.nccl.UniqueId.from_buffer(first)
-            with self._named(what):
-                self.everyone = self.nccl.comm_init_rank_config(
-                    world.size, unique, world.rank, self._config.ptr
-                )
+        with world.lock, driver, self._named(what):
+            self.everyone = make(self._config.ptr)
             self._settled(self.everyone, what, seconds)
         atexit.register(self._leave, os.getpid())
+
+    @staticmethod
+    def started(world: Processes, driver: Driver, seconds: float) -> Nccl:
+        """By an id of process 0, which all get; UserError where they do not in so many seconds."""
+        nccl = _bindings()
+        own = bytes(_ID_BYTES) if world.rank else bytes(nccl.get_unique_id())
+        first, *_ = world.collect(own, "NCCL's start", seconds)
+        unique = nccl.UniqueId.from_buffer(first)
+
+        def make(config: int) -> Any:
+            return nccl.comm_init_rank_config(world.size, unique, world.rank, config)
+
+        return Nccl(world, driver, make, seconds)
+
+    def another(self, seconds: float) -> Nccl:
+        def make(config: int) -> Any:
+            made = self.nccl.comm_split(self.everyone, 0, self.world.rank, config)
+            self._settled(self.everyone, "NCCL's start", seconds)  # which fills in the new one
+            return made
+
+        return Nccl(self.world, self.driver, make, seconds)
 
     def prepare(self, groups: Sequence[Sequence[int]], seconds: float) -> None:
         key = tuple(map(tuple, groups))
@@ -124,7 +148,7 @@ class Nccl:
     def abort(self) -> None:
         if not self.aborted:
             self.aborted = True
-            for comm in self._all():
+            for comm in self._all() if "everyone" in self.__dict__ else ():
                 with suppress(self.nccl.NCCLError):  # it is gone
                     self.nccl.comm_abort(comm)
 

@@ -33,8 +33,10 @@ class StoreWorld(Processes):
         self._carrier: tuple[Driver, Communicator] | None = None  # of arrays
         self._store = _store(rank, size, seconds)
 
+    def next_tag(self) -> int:
+        return 0  # each program has a communicator of its own
+
     def meet(self) -> None:
-        """Wait for all other processes."""
         self.collect(b"", "the start of the processes", self.seconds)
 
     def collect(self, own: bytes, what: str, seconds: float) -> list[bytes]:
@@ -61,6 +63,7 @@ class StoreWorld(Processes):
         incoming: Sequence[Message],
         what: str,
         seconds: float | None = None,
+        tag: int = 0,
     ) -> None:
         if self._carrier is None:
             raise UserError(

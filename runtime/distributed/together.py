@@ -36,8 +36,9 @@ class Together:
         world = joined_world(plan.processes, self.seconds)
         facts = {**facts, "plan": plan.SerializeToString(deterministic=True)}
         what = "the comparison of plans before the first step"
-        world.check_equal(facts, what, self.seconds)
-        self.communicator = communicator_of(world, driver, self.seconds)
+        with world.lock:
+            world.check_equal(facts, what, self.seconds)
+            self.communicator = communicator_of(world, driver, self.seconds)
         for step in steps:  # in one order on all processes
             if isinstance(step, Collect):
                 self.communicator.prepare(step.collective.groups, self.seconds)

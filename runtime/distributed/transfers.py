@@ -39,10 +39,11 @@ class Exchange:
         scratch: int,
         received: Counter[str],
         seconds: float,
+        tag: int,
     ) -> None:
         """The step on the memory at these addresses; counts what other processes send, for which
         it waits so many seconds at most. At `scratch` there are self.scratch bytes that keep
-        nothing."""
+        nothing. `tag`: of the plan's messages."""
         key = operand, result, scratch
         if (known := self._known.get(key)) is None:
             if len(self._known) == _KNOWN:
@@ -53,7 +54,7 @@ class Exchange:
         if known.outgoing or known.incoming:
             what = f"{self.place}{self.operation}"
             with world.lock:
-                world.exchange(known.outgoing, known.incoming, what, seconds)
+                world.exchange(known.outgoing, known.incoming, what, seconds, tag)
                 received[self.operation] += known.received
             for target, source in known.after:
                 target[...] = source

@@ -36,7 +36,9 @@ class Walker:
         self.world = mpi_world(joined_world(plan.processes, self.seconds), "a program for CPUs")
         facts = {**facts, "plan": plan.SerializeToString(deterministic=True)}
         what = "the comparison of plans before the first step"
-        self.world.check_equal(facts, what, self.seconds)
+        with self.world.lock:
+            self.world.check_equal(facts, what, self.seconds)
+            self.tag = self.world.next_tag()
         self.plan, self.rows = plan, rows
         self.received: Counter[str] = Counter()
         self.exchanges = {
@@ -87,7 +89,7 @@ class Walker:
             if action == "exchange":
                 exchange = self.exchanges[number]
                 addresses = int(slots[row[2]]), int(slots[row[3]]), self._scratch.ctypes.data
-                exchange.run(self.world, *addresses, self.received, self.seconds)
+                exchange.run(self.world, *addresses, self.received, self.seconds, self.tag)
                 number += 1
             elif action == "collective":
                 one = self.collectives[number]

@@ -1,16 +1,15 @@
 """The processes that run a program together, over MPI (mpi4py); store.py has those without it.
 
-MPI is imported, and so started, when a program of several processes is first loaded or called. From
-then on an exception that nobody catches ends all processes, not only its own: the others would wait
-for it. A process that ends says so to the others, so that one that still waits for it fails at
-once. Every wait has a deadline but the last, for the end of the others.
+MPI is imported, and so started, when a program of several processes is first loaded or called. An
+exception that nobody catches ends all processes, not only its own: the others would wait for it. A
+process that ends says so to the others, so that one that still waits for it fails at once. Every
+wait has a deadline; that for the end of the others has one from each word that they still run.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import hashlib
 import os
 import sys
@@ -18,34 +17,37 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...hlo.errors import UserError
-from .launch import launched, place_without_mpi
+from .launch import end_together, launched, place_without_mpi
+from .words import Words
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from .store import StoreWorld
 
 Array = np.ndarray[Any, Any]
 Message = tuple[int, Array]  # the other process, C-contiguous bytes
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 TIMEOUT = "GIRIH_COMM_TIMEOUT"
+_REMEDY = (
+    "; look at what they wrote, and whether all make the same calls in the same order, or wait "
+    "longer: --comm-timeout SECONDS, "
+    f"girih.load(..., comm_timeout=) or {TIMEOUT}"
+)
 _PATIENCE, _SLOWEST = 2e-3, 1e8  # seconds without a pause, and bytes a second
 _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
 # Processes that share a core wait for each other's turn on it.
 _give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
-_GRACE = 0.5  # seconds that messages of a process that has ended may be under way
 _ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
 _FORWARDED = 0.5  # seconds in which a launcher reads what was written: it drops the rest at the end
 _LARGEST = 1 << 30  # bytes of one message: MPI counts in 32 bits
-_DATA, _FAREWELL, _MEETING = 0, 1, 29431  # tags; the last on the communicator of all programs
+_DATA, _FIRST, _MEETING = 0, 2, 29431  # tags; the last on the communicator of all programs
+_TAGS = 32767 - _FIRST  # for messages of programs: every library has so many
 
 
 class _Waiting(NamedTuple):
@@ -59,7 +61,8 @@ class _Waiting(NamedTuple):
 
 class Processes(ABC):
     """All processes of the launcher. `lock`: one call at a time communicates. `seconds`: what a
-    wait may take where nothing else is said. Arrays and bytes are the host's."""
+    wait may take where nothing else is said; as for the program that was loaded last. Arrays and
+    bytes are the host's."""
 
     def __init__(self, rank: int, size: int, seconds: float) -> None:
         self.rank, self.size, self.seconds = rank, size, seconds
@@ -77,14 +80,28 @@ class Processes(ABC):
         incoming: Sequence[Message],
         what: str,
         seconds: float | None = None,
+        tag: int = _DATA,
     ) -> None:
         """Send and receive, at most one message for each other process. `what`: the operation and
         its line, for the UserError that says who did not answer in so many seconds, or sent
-        another number of bytes."""
+        another number of bytes. `tag`: only messages with the same one are received."""
 
     @abstractmethod
     def collect(self, own: bytes, what: str, seconds: float) -> list[bytes]:
         """The bytes of all processes, equally many, by their number; errors as `exchange`."""
+
+    @abstractmethod
+    def next_tag(self) -> int:
+        """Of a program's messages, so that those of another are not taken for them where processes
+        call programs in different orders. All processes ask for it in the same order."""
+
+    @abstractmethod
+    def meet(self) -> None:
+        """Wait for all other processes."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """At the end of this process, which others may still wait for."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -114,9 +131,8 @@ class World(Processes):
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
         self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
-        self._farewells: dict[int, MPI.Request] = {}
-        self._gone: dict[int, float] = {}  # processes that have ended -> when that was seen
-        self._buffers: list[Array] = []
+        self._words: Words | None = None
+        self._programs = 0
         self._abandoned: list[_Waiting] = []  # MPI may still write to what they refer to
 
     def meet(self) -> None:
@@ -131,11 +147,8 @@ class World(Processes):
         self._wait(
             [_Waiting(peer, request, 0, False) for peer in self.others[:1]], what, self.seconds
         )
-        self._buffers = [np.zeros(1, np.uint8) for _ in self.others]
-        self._farewells = {
-            peer: self.communicator.Irecv(buffer, peer, _FAREWELL)
-            for peer, buffer in zip(self.others, self._buffers, strict=True)
-        }
+        several = self.mpi.Query_thread() == self.mpi.THREAD_MULTIPLE
+        self._words = Words(self.communicator, self.others, self.lock, several)
 
     def exchange(
         self,
@@ -143,9 +156,14 @@ class World(Processes):
         incoming: Sequence[Message],
         what: str,
         seconds: float | None = None,
+        tag: int = _DATA,
     ) -> None:
         limit = self.seconds if seconds is None else seconds
-        self._wait(self._requests(outgoing, incoming, _DATA), what, limit)
+        self._wait(self._requests(outgoing, incoming, tag), what, limit)
+
+    def next_tag(self) -> int:
+        self._programs += 1
+        return _FIRST + self._programs % _TAGS
 
     def communicator_of(self, groups: Sequence[Sequence[int]]) -> MPI.Comm:
         """Of this process's one of the groups, which all processes ask for together."""
@@ -172,23 +190,25 @@ class World(Processes):
         return [row.tobytes() for row in found]
 
     def abort(self) -> None:
-        """End all processes of the launcher."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_FORWARDED)
-        self.mpi.COMM_WORLD.Abort(1)
+        _abort(self.mpi)
 
     def leave(self) -> None:
         """Tell the others that this process ends, and wait until they do: MPI ends for all at once.
-        That may take as long as they need."""
-        if self.mpi.Is_finalized():
+        That may take as long as they say that they run; one that says nothing ends all."""
+        if self._words is None or self.mpi.Is_finalized():
             return
+        self._words.end()
         if self._abandoned:
-            self.abort()
-        farewell, pause = np.zeros(1, np.uint8), _PAUSE
-        pending = [self.communicator.Isend(farewell, peer, _FAREWELL) for peer in self.others]
-        pending += [request for peer, request in self._farewells.items() if peer not in self._gone]
-        while pending := [request for request in pending if not request.Test()]:
+            _abort(self.mpi)
+        pause = _PAUSE
+        while not self._words.are_over:
+            if silent := self._words.silent(self.seconds):
+                print(
+                    f"the end of the processes: process {self.rank} waited {self.seconds:g} s for "
+                    f"a word from {processes(silent)}{_REMEDY}",
+                    file=sys.stderr,
+                )
+                _abort(self.mpi)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_AT_END)
 
@@ -240,8 +260,7 @@ class World(Processes):
             if now > deadline:
                 raise UserError(
                     f"{what}: process {self.rank} waited {seconds:g} s for "
-                    f"{processes(missing)}; look at what they wrote, or wait longer: "
-                    f"--comm-timeout SECONDS, girih.load(..., comm_timeout=) or {TIMEOUT}"
+                    f"{processes(missing)}{_REMEDY}"
                 )
             if now < moving:
                 _give_way()
@@ -264,13 +283,7 @@ class World(Processes):
         return True
 
     def _has_ended(self, peer: int) -> bool:
-        """Whether a process has ended, and nothing of it can be under way."""
-        if peer not in self._gone:
-            request = self._farewells.get(peer)
-            if request is None or not request.Test():
-                return False
-            self._gone[peer] = time.monotonic()
-        return time.monotonic() > self._gone[peer] + _GRACE
+        return self._words is not None and self._words.has_ended(peer)
 
 
 _starting = threading.Lock()
@@ -294,7 +307,7 @@ def the_world(seconds: float | None = None) -> Processes:
                 world = World(_started_mpi(limit), limit)
             if world.size > 1:
                 world.meet()
-                sys.excepthook = functools.partial(_end_all, world, sys.excepthook)
+                end_together()
                 atexit.register(_leave, world, os.getpid())
             _worlds.append(world)
         return _worlds[0]
@@ -337,17 +350,35 @@ def _end_late_start(seconds: float) -> None:
     os._exit(1)
 
 
+def _abort(mpi: Any) -> None:
+    """End all processes of the launcher."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_FORWARDED)
+    mpi.COMM_WORLD.Abort(1)
+
+
 def end_all_processes() -> None:
     """Where this process runs with others, or was started to, end all of them: it failed, and they
     would wait for it."""
     if not _worlds and launched() == 1:
         return
+    if _worlds:
+        world = _worlds[0]
+        if world.size > 1:
+            print(f"process {world.rank} of {world.size} failed and ends all", file=sys.stderr)
+            world.abort()
+        return
+    if place_without_mpi() is not None:
+        return  # its launcher sees that it has failed
     try:
-        world = the_world(None if _worlds else _ENDING)
+        mpi = _started_mpi(_ENDING)
     except UserError:
         return  # it never ran with others
-    if world.size > 1:
-        world.abort()
+    rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
+    if size > 1:
+        print(f"process {rank} of {size} failed and ends all", file=sys.stderr)
+        _abort(mpi)
 
 
 def mpi_world(world: Processes, what: str) -> World:
@@ -364,6 +395,7 @@ def joined_world(count: int, seconds: float | None = None) -> Processes:
     """The launcher's processes, which are so many; UserError otherwise, or where they do not start
     in so many seconds. From here on a failure of one ends all."""
     world = the_world(seconds)
+    world.seconds = comm_timeout(seconds)
     if world.size != count:
         raise UserError(
             f"the program is for {count} processes, and {world.size} "
@@ -390,22 +422,7 @@ def comm_timeout(seconds: float | None) -> float:
     return found
 
 
-_Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-
-
-def _end_all(
-    world: Processes,
-    before: _Hook,
-    kind: type[BaseException],
-    error: BaseException,
-    trace: TracebackType | None,
-) -> None:
-    before(kind, error, trace)
-    print(f"process {world.rank} of {world.size} failed and ends all", file=sys.stderr)
-    world.abort()
-
-
-def _leave(world: World | StoreWorld, process: int) -> None:
+def _leave(world: Processes, process: int) -> None:
     if os.getpid() == process:  # not a child of it
         world.leave()
 

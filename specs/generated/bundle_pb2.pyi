@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 a219a612560cddc46f14f9e1ddaaac17d9af4a18d0254f62128675085039a985); do not edit.
+# Generated from specs/bundle.proto (sha256 827c1c0f9f4bb1743daac1f2131831648523af15ed1db882c37cb610c17ea1a5); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -135,20 +135,53 @@ class Signatures(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, BundleSignature]] = ...) -> None: ...
 
 class BundleSignature(_message.Message):
-    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names")
+    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names", "symbols", "constraints")
+    class SymbolsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: BundleSymbol
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[BundleSymbol, _Mapping]] = ...) -> None: ...
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     KEYWORDS_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
+    SYMBOLS_FIELD_NUMBER: _ClassVar[int]
+    CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     inputs: BundleTree
     outputs: BundleTree
     arguments: _containers.RepeatedCompositeFieldContainer[BundleArgument]
     results: _containers.RepeatedCompositeFieldContainer[BundleResult]
     keywords: BundleTree
     names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
+    symbols: _containers.MessageMap[str, BundleSymbol]
+    constraints: _containers.RepeatedCompositeFieldContainer[BundleSizeConstraint]
+    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., symbols: _Optional[_Mapping[str, BundleSymbol]] = ..., constraints: _Optional[_Iterable[_Union[BundleSizeConstraint, _Mapping]]] = ...) -> None: ...
+
+class BundleSymbol(_message.Message):
+    __slots__ = ("minimum", "maximum", "modulus", "residue", "origin")
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    MODULUS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    maximum: int
+    modulus: int
+    residue: int
+    origin: str
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., modulus: _Optional[int] = ..., residue: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
+
+class BundleSizeConstraint(_message.Message):
+    __slots__ = ("text", "origin")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    origin: str
+    def __init__(self, text: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class BundleTree(_message.Message):
     __slots__ = ("kind", "children", "keys", "type_name", "value", "context")

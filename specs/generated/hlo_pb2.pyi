@@ -1,4 +1,4 @@
-# Generated from specs/hlo.proto (sha256 fcc8c664b442281dea1ecdb231743c2b49aa8395200fcb8b6fae8f6dd9925289); do not edit.
+# Generated from specs/hlo.proto (sha256 a4f927192ec4cda0b3a9fd7f5df2dad1afd4c9410802cb159fa2aa976aaf4eda); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WireModule(_message.Message):
-    __slots__ = ("format_version", "minimum_reader", "features", "name", "entry", "functions", "types", "strings", "constants", "origins", "origin_sets", "weights", "symbols", "signature_json", "attributes", "notes", "meshes")
+    __slots__ = ("format_version", "minimum_reader", "features", "name", "entry", "functions", "types", "strings", "constants", "origins", "origin_sets", "weights", "symbols", "signature_json", "attributes", "notes", "meshes", "size_constraints")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_READER_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class WireModule(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     MESHES_FIELD_NUMBER: _ClassVar[int]
+    SIZE_CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
     format_version: str
     minimum_reader: str
     features: _containers.RepeatedCompositeFieldContainer[WireFeature]
@@ -43,7 +44,8 @@ class WireModule(_message.Message):
     attributes: _containers.RepeatedCompositeFieldContainer[WireAttribute]
     notes: _containers.RepeatedScalarFieldContainer[str]
     meshes: _containers.RepeatedCompositeFieldContainer[WireMesh]
-    def __init__(self, format_version: _Optional[str] = ..., minimum_reader: _Optional[str] = ..., features: _Optional[_Iterable[_Union[WireFeature, _Mapping]]] = ..., name: _Optional[str] = ..., entry: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[WireFunction, _Mapping]]] = ..., types: _Optional[_Iterable[_Union[WireType, _Mapping]]] = ..., strings: _Optional[_Iterable[str]] = ..., constants: _Optional[_Iterable[_Union[WireConstant, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[WireOrigin, _Mapping]]] = ..., origin_sets: _Optional[_Iterable[_Union[OriginSet, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WireWeight, _Mapping]]] = ..., symbols: _Optional[_Iterable[_Union[WireSymbol, _Mapping]]] = ..., signature_json: _Optional[str] = ..., attributes: _Optional[_Iterable[_Union[WireAttribute, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., meshes: _Optional[_Iterable[_Union[WireMesh, _Mapping]]] = ...) -> None: ...
+    size_constraints: _containers.RepeatedCompositeFieldContainer[WireSizeConstraint]
+    def __init__(self, format_version: _Optional[str] = ..., minimum_reader: _Optional[str] = ..., features: _Optional[_Iterable[_Union[WireFeature, _Mapping]]] = ..., name: _Optional[str] = ..., entry: _Optional[str] = ..., functions: _Optional[_Iterable[_Union[WireFunction, _Mapping]]] = ..., types: _Optional[_Iterable[_Union[WireType, _Mapping]]] = ..., strings: _Optional[_Iterable[str]] = ..., constants: _Optional[_Iterable[_Union[WireConstant, _Mapping]]] = ..., origins: _Optional[_Iterable[_Union[WireOrigin, _Mapping]]] = ..., origin_sets: _Optional[_Iterable[_Union[OriginSet, _Mapping]]] = ..., weights: _Optional[_Iterable[_Union[WireWeight, _Mapping]]] = ..., symbols: _Optional[_Iterable[_Union[WireSymbol, _Mapping]]] = ..., signature_json: _Optional[str] = ..., attributes: _Optional[_Iterable[_Union[WireAttribute, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., meshes: _Optional[_Iterable[_Union[WireMesh, _Mapping]]] = ..., size_constraints: _Optional[_Iterable[_Union[WireSizeConstraint, _Mapping]]] = ...) -> None: ...
 
 class WireMesh(_message.Message):
     __slots__ = ("name", "mesh")
@@ -116,7 +118,7 @@ class WireAttribute(_message.Message):
     def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[WireValue, _Mapping]] = ...) -> None: ...
 
 class WireValue(_message.Message):
-    __slots__ = ("boolean", "integer", "real", "text", "data", "none", "integers", "tuple", "map", "type", "constant", "big_integer")
+    __slots__ = ("boolean", "integer", "real", "text", "data", "none", "integers", "tuple", "map", "type", "constant", "big_integer", "size")
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
     REAL_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +131,7 @@ class WireValue(_message.Message):
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONSTANT_FIELD_NUMBER: _ClassVar[int]
     BIG_INTEGER_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     boolean: bool
     integer: int
     real: float
@@ -141,7 +144,8 @@ class WireValue(_message.Message):
     type: int
     constant: int
     big_integer: str
-    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., text: _Optional[int] = ..., data: _Optional[bytes] = ..., none: _Optional[bool] = ..., integers: _Optional[_Union[Integers, _Mapping]] = ..., tuple: _Optional[_Union[WireValues, _Mapping]] = ..., map: _Optional[_Union[AttributeMap, _Mapping]] = ..., type: _Optional[int] = ..., constant: _Optional[int] = ..., big_integer: _Optional[str] = ...) -> None: ...
+    size: str
+    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., real: _Optional[float] = ..., text: _Optional[int] = ..., data: _Optional[bytes] = ..., none: _Optional[bool] = ..., integers: _Optional[_Union[Integers, _Mapping]] = ..., tuple: _Optional[_Union[WireValues, _Mapping]] = ..., map: _Optional[_Union[AttributeMap, _Mapping]] = ..., type: _Optional[int] = ..., constant: _Optional[int] = ..., big_integer: _Optional[str] = ..., size: _Optional[str] = ...) -> None: ...
 
 class Integers(_message.Message):
     __slots__ = ("values",)
@@ -192,14 +196,28 @@ class WireWeight(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[int] = ..., aliases: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WireSymbol(_message.Message):
-    __slots__ = ("name", "minimum", "maximum")
+    __slots__ = ("name", "minimum", "maximum", "modulus", "residue", "origin")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
+    MODULUS_FIELD_NUMBER: _ClassVar[int]
+    RESIDUE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     minimum: int
     maximum: int
-    def __init__(self, name: _Optional[str] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
+    modulus: int
+    residue: int
+    origin: str
+    def __init__(self, name: _Optional[str] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., modulus: _Optional[int] = ..., residue: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
+
+class WireSizeConstraint(_message.Message):
+    __slots__ = ("text", "origin")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    origin: str
+    def __init__(self, text: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class WireDim(_message.Message):
     __slots__ = ("size", "expression")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+
+import girih
 
 pytest.importorskip("llvmlite")
 
@@ -192,3 +195,27 @@ def test_shardings_are_checked_and_noted(girih_command, model, tmp_path):
     ):
         code, _, err = girih_command(*made, *wrong)
         assert code == 2 and message in " ".join(err.split()), err
+
+
+OPEN = """
+func.func @main(%x: tensor<?x3xf32>, %y: tensor<?x3xf32>) -> tensor<?x3xf32> {
+  %0 = stablehlo.add %x, %y : tensor<?x3xf32>
+  return %0 : tensor<?x3xf32>
+}
+"""
+
+
+def test_open_sizes_are_fixed_and_named(girih_command, tmp_path):
+    source, output = tmp_path / "open.mlir", tmp_path / "open.girih"
+    source.write_text(OPEN)
+    compile_it = ("compile", str(source), "-o", str(output))
+    code, _, err = girih_command(*compile_it, "--size", "d0=1..64")
+    assert code == 2 and "d0 (input[0].0), d1 (input[1].0)" in err and "--size" in err
+    code, _, err = girih_command(*compile_it, "--size", "d0=n", "--size", "d1=n")
+    assert code == 2 and "say what n (input[0].0) are" in err
+    code, _, err = girih_command(*compile_it, "--size", "rows=4")
+    assert code == 2 and "no size 'rows'; it has d0, d1" in err
+    code, _, _ = girih_command(*compile_it, "--size", "input[0].0=4", "--size", "d1=4")
+    assert code == 0
+    x = np.ones((4, 3), np.float32)
+    np.testing.assert_array_equal(girih.load(output)(x, x)[0], x + x)

@@ -17,6 +17,8 @@ from girih.hlo.cases import all_examples
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.graph import Function, Module, Op, Region, Weight
 from girih.hlo.sharding import Mesh, parse_sharding
+from girih.hlo.sizes import Symbol, parse_constraint
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F32, TOKEN, TensorType, TupleType
 from girih.hlo.wire import decode, encode
 
@@ -46,6 +48,7 @@ def entries() -> Iterator[Entry]:
     yield Entry("tuples", build_module([ROW], _tuples), (X,))
     yield Entry("annotations", _annotations(), (X,))
     yield Entry("layers", _layers(), (X,))
+    yield Entry("sizes", _sizes(), (X,))
     yield from _variants()
     weight = Weight("w", X * X)
     yield Entry(
@@ -129,6 +132,23 @@ def _layers() -> Module:
     return module.with_weights({"w0": Weight("w0", X * X), "w1": Weight("w1", X + X)})
 
 
+def _sizes() -> Module:
+    """An open size, halved, with what is known of it."""
+    n = SymbolicDim("n")
+
+    def body(b: Builder, x: Any) -> list[Any]:
+        facts = {"start_indices": (0,), "limit_indices": (n // 2 * 2,), "strides": (2,)}
+        half = b.op("slice", [x], facts).result
+        return [half, b.reshape(b.broadcast(half, (n // 2, n), (0,)), (n // 2 * n,))]
+
+    module = build_module([TensorType((n,), F32)], body)
+    return replace(
+        module,
+        symbols={"n": Symbol(2, 64, 2, 0, "model.py:3")},
+        constraints=(parse_constraint("n*n <= 4096", "model.py:5"),),
+    )
+
+
 def _tuples(b: Builder, x: Any) -> list[Any]:
     both = b.op("tuple", [x, b("negate", x)], {}, (), [TupleType((ROW, ROW))]).result
     return [b.op("get_tuple_element", [both], {"index": 1}, (), [ROW]).result]
@@ -159,7 +179,9 @@ def replay(parts: Mapping[str, bytes]) -> tuple[list[Any], dict[str, Any]]:
     module = decode(parts["program.pb"], weight)
     types = [value.tensor for value in module.body.arguments]
     inputs = [
-        np.frombuffer(parts[f"in{i}"], type.dtype).reshape(type.dims)
+        np.frombuffer(parts[f"in{i}"], type.dtype).reshape(
+            [dim if isinstance(dim, int) else -1 for dim in type.dims]
+        )
         for i, type in enumerate(types)
     ]
     run = interpret_parallel(

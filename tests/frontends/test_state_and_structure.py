@@ -228,20 +228,16 @@ def test_threads_find_one_own_session(monkeypatch):
     assert found[0] is found[1]
 
 
-def test_a_session_is_one_threads_at_a_time(counter):
+def test_a_session_is_one_threads_at_a_time(counter, monkeypatch):
     session, inside, leave = counter.session(), threading.Event(), threading.Event()
     advance = counter.advance
 
-    class Slow:
-        signature, overwrites_state = counter.signature, counter.overwrites_state
-        bind_state = counter.bind_state
+    def slowly(*arguments: Any) -> Any:
+        inside.set()
+        leave.wait()
+        return advance(*arguments)
 
-        def advance(self, *arguments: Any) -> Any:
-            inside.set()
-            leave.wait()
-            return advance(*arguments)
-
-    session._program = Slow()
+    monkeypatch.setattr(counter, "advance", slowly)
     x = np.ones((2, 2), np.float32)
     thread = threading.Thread(target=session, args=(x,))
     thread.start()
@@ -268,9 +264,9 @@ def test_large_state_is_overwritten_in_place():
     program = girih.compile(Cache(), torch.ones(1, 64), place)
     session = program.session()
     session(torch.ones(1, 64), place)
-    (before,) = session._buffers
+    (before,) = session._buffers.values()
     assert session(torch.ones(1, 64), torch.tensor([5]))[0] == 2
-    (after,) = session._buffers
+    (after,) = session._buffers.values()
     assert after.ctypes.data == before.ctypes.data
 
 

@@ -22,7 +22,7 @@ from girih.frontends.torch import import_torch
 from girih.frontends.torch.archive import read_archive
 from girih.frontends.torch.sizes import NotAffine, parse_size
 from girih.hlo.errors import UserError
-from girih.hlo.types import SymbolicDim
+from girih.hlo.symbols import SymbolicDim
 
 
 class Small(nn.Module):

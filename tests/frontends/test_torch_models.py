@@ -27,7 +27,9 @@ from girih.frontends.torch.lowerings import LOWERINGS
 from girih.hlo.errors import ImportBlockers, UserError
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
-from girih.hlo.types import SymbolicDim
+from girih.hlo.sizes import Symbol
+from girih.hlo.stated_sizes import with_stated_sizes
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.verify import verify
 from girih.kernels import torch_operator
 
@@ -380,9 +382,17 @@ def test_dynamic_sizes_stay_symbols() -> None:
     program = exported(Calls(body), (normal(3, 4),), dynamic_shapes=sizes)
     for module in (import_torch(program), import_torch(saved(program))):
         ((symbol, limits),) = module.symbols.items()
-        assert limits == (2, 64)
+        assert limits == Symbol(2, 64)
         assert module.body.arguments[0].dims == (SymbolicDim(symbol), 4)
         assert module.body.results[0].dims == (SymbolicDim(symbol), 4)
+        for size in (2, 5, 64):
+            x = normal(size, 4)
+            (found,) = interpret(module, [array_of(x)])
+            np.testing.assert_allclose(found, body(None, x).numpy(), rtol=1e-5, atol=1e-6)
+        with pytest.raises(UserError, match="dimension 0 is 65, but the size .* from 2 to 64"):
+            interpret(module, [array_of(normal(65, 4))])
+        fixed = with_stated_sizes(module, {symbol: 3}).body
+        assert fixed.results[0].dims == (3, 4)
 
 
 class Flattened(nn.Module):
@@ -407,7 +417,7 @@ def test_examples_fix_dynamic_sizes() -> None:
         np.testing.assert_allclose(result, Flattened()(other, **named).numpy(), rtol=1e-5)
         with pytest.raises(UserError, match=r"y: dimension 0 is 5, the export needs"):
             import_torch(said, other, y=normal(5, 2))
-        with pytest.raises(UserError, match=r"= 99 is outside the export's \[2, 64\]"):
+        with pytest.raises(UserError, match=r"= 99 is not what the export admits: from 2 to 64"):
             import_torch(said, normal(99, 3), y=normal(99, 2))
         with pytest.raises(UserError, match=r"do not have the export's structure"):
             import_torch(said, other)

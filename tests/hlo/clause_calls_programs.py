@@ -8,12 +8,12 @@ from typing import Any
 from girih.hlo.build import build_region
 from girih.hlo.graph import Region
 from girih.hlo.sharding import parse_sharding
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import (
     F32,
     F64,
     I32,
     TOKEN,
-    SymbolicDim,
     TensorType,
 )
 

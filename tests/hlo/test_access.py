@@ -20,6 +20,8 @@ from girih.hlo.ops import DEFINITIONS, find
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.ops.examples import binary_body, f32
 from girih.hlo.room import Case, OpDefinition
+from girih.hlo.size_text import parse_dim
+from girih.hlo.symbols import bound
 from girih.hlo.types import F32, TensorType
 from girih.optimizer.tiles.access import Box, Span, access_of, box, compose, inner_spans
 from girih.optimizer.tiles.expressions import Expression, evaluate, expression
@@ -261,3 +263,27 @@ def test_every_room_has_an_access_or_a_reason() -> None:
             assert not room.opaque, f"{room.name} gives a reason for an access that it has"
         else:
             assert room.opaque, f"{room.name} has neither an access nor a reason for none"
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("b,s,4", "b*s,4"), ("b*s,4", "b,s,4"), ("b,s,8,2", "b,s,16"), ("b*s", "s,b"),
+        ("b,1,s", "1,b,s"), ("b,s", "s,b"), ("7*((b+6)//7),s", "(b+6)//7,7,s"), ("2*b", "b,2"),
+    ],
+)  # fmt: skip
+def test_reshapes_of_open_sizes(source, target):
+    """At each size the formulas name the element that a reshape puts there."""
+    left, right = ([parse_dim(dim) for dim in dims.split(",")] for dims in (source, target))
+    found = reshaped(left, right)
+    values = {"b": 3, "s": 5}
+    sizes, wanted = ([bound(dim, values) for dim in dims] for dims in (left, right))
+    numbers_of = np.arange(math.prod(sizes)).reshape(sizes)
+    for place in itertools.product(*map(range, wanted)):
+        at = []
+        for index in found:
+            total = sum(bound(t.coefficient, values) * place[t.dim] for t in index.terms)
+            total //= bound(index.divisor, values)
+            modulus = bound(index.modulus, values)
+            at.append(total % modulus if modulus else total)
+        assert numbers_of[tuple(at)] == np.ravel_multi_index(place, wanted)

@@ -13,6 +13,9 @@ from girih.hlo.graph import Dense, Function, Module, Op, Origin, Region, Weight
 from girih.hlo.ops import find
 from girih.hlo.parse import parse_module
 from girih.hlo.sharding import parse_sharding
+from girih.hlo.size_text import parse_dim
+from girih.hlo.sizes import Symbol, parse_constraint
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.text import print_module
 from girih.hlo.types import (
     BF16,
@@ -25,13 +28,11 @@ from girih.hlo.types import (
     TOKEN,
     ElementType,
     QuantizedType,
-    SymbolicDim,
     TensorType,
     TupleType,
-    parse_dim,
 )
 from girih.hlo.verify import FUSED, HLO, verify
-from girih.hlo.wire import decode, encode, fingerprint
+from girih.hlo.wire import decode, encode, fingerprint, read_message
 
 
 def same(module: Module) -> None:
@@ -113,6 +114,7 @@ def test_any_attribute(attributes):
     [
         TensorType((SymbolicDim("batch"), 4), F32),
         TensorType((parse_dim("2*batch+seq-1"),), BF16),
+        TensorType((parse_dim("2*batch*seq"), parse_dim("max((seq-1)//2,4)-batch % 7")), BF16),
         TensorType((), I1),
         TensorType((0, 3), I4),
         TensorType((2,), C64, parse_sharding('<@mesh, [{"x", ?}]>')),
@@ -127,7 +129,36 @@ def test_any_attribute(attributes):
 )
 def test_every_kind_of_type(type):
     module = build_module([type], lambda b, x: [x])
-    same(Module(module.functions, symbols={"batch": (1, 64), "seq": (2, None)}))
+    same(Module(module.functions, symbols={"batch": Symbol(1, 64), "seq": Symbol(2)}))
+
+
+def test_facts_of_sizes():
+    kind = TensorType((SymbolicDim("batch"), SymbolicDim("seq")), F32)
+    module = build_module([kind], lambda b, x: [x])
+    symbols = {"batch": Symbol(1, 64, origin="x.0"), "seq": Symbol(16, 512, 16, 0, "model.py:7")}
+    constraints = (
+        parse_constraint("batch*seq <= 4096", "model.py:9"),
+        parse_constraint("seq % 32 == 0"),
+        parse_constraint("batch != 7"),
+    )
+    same(Module(module.functions, symbols=symbols, constraints=constraints))
+
+
+def test_what_needs_a_newer_reader_of_sizes():
+    """Sums of multiples of symbols are written as the first format did."""
+
+    def needs(dim: str, symbol: Symbol) -> str:
+        module = build_module([TensorType((parse_dim(dim),), F32)], lambda b, x: [x])
+        return read_message(encode(Module(module.functions, symbols={"n": symbol}))).minimum_reader
+
+    assert needs("5-2*n-m", Symbol(0, 4)) == "1.0"
+    assert needs("n//2", Symbol(0, 4)) == "1.5"
+    assert needs("n", Symbol(0, 4, 2)) == "1.5"
+    module = build_module([TensorType((parse_dim("5-n"),), F32)], lambda b, x: [x])
+    text = read_message(encode(Module(module.functions, symbols={"n": Symbol(origin="x.0")})))
+    assert text.types[0].tensor.dims[0].expression == "-1*n+5"
+    older = encode(Module(module.functions, symbols={"n": Symbol(origin="x.0")}), "1.0")
+    assert decode(older).symbols == {"n": Symbol()}
 
 
 def test_truncated_and_mutated_text_gives_user_errors():

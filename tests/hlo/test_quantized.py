@@ -12,7 +12,9 @@ from girih.frontends.stablehlo.write import write_text
 from girih.hlo.build import build_module
 from girih.hlo.interpret import interpret
 from girih.hlo.quantized import is_quantized, legalized
-from girih.hlo.types import F32, I8, QuantizedType, SymbolicDim, TensorType
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, I8, QuantizedType, TensorType
 from girih.hlo.verify import HLO, verify
 
 from .quantized_programs import COLUMNS, EVEN, SKEWED, Program, drawn, programs, real, stored
@@ -97,6 +99,6 @@ def test_sizes_may_be_left_open() -> None:
         [kind], lambda b, x: [b("add", x, x, type=kind), b("uniform_dequantize", x)]
     )
     x = drawn(COLUMNS, (3, 4), 1)
-    total, values = interpret(replace(module, symbols={"n": (1, 8)}), [x])
+    total, values = interpret(replace(module, symbols={"n": Symbol(1, 8)}), [x])
     np.testing.assert_array_equal(values, real(x, COLUMNS))
     np.testing.assert_array_equal(total, stored(2 * real(x, COLUMNS), COLUMNS))

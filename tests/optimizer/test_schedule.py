@@ -6,7 +6,8 @@ import pytest
 import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import UnsupportedError
-from girih.hlo.types import F32, I1, I32, SymbolicDim, TensorType, element_type
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, I1, I32, TensorType, element_type
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import Order
 from girih.optimizer.schedule import CopyStep, RunStep, live_ranges, schedule
@@ -188,7 +189,7 @@ def test_live_ranges_cover_the_loops_that_read_them():
 
 def test_symbolic_sizes_are_refused_with_a_remedy():
     module = build_module([TensorType((SymbolicDim("n"),), F32)], lambda b, x: [b("tanh", x)])
-    with pytest.raises(UnsupportedError, match="symbolic dimension.*fixed"):
+    with pytest.raises(UnsupportedError, match="open sizes.*fixed"):
         steps_of(module)
 
 

@@ -46,6 +46,19 @@ def test_round_trip(tmp_path, options):
         assert {name: other.read(name) for name in other.namelist()} == MEMBERS
 
 
+@pytest.mark.parametrize("source", [str, lambda path: path.read_bytes()])
+def test_pieces_are_the_members_bytes_and_these_can_be_read_again(tmp_path, source):
+    members = {"first": b"1", "large": bytes(range(256)) * (5 << 12), "last": b"23"}
+    with ArchiveWriter(tmp_path / "x") as writer:
+        for name, data in members.items():
+            writer.add(name, data)
+    archive = Archive(source(tmp_path / "x"))
+    for name, data in members.items():
+        assert b"".join(bytes(piece) for piece in archive.pieces(name)) == data
+        assert archive.data(name) == data
+    assert len(list(archive.pieces("large"))) == 2
+
+
 def test_equal_members_give_equal_bytes(tmp_path):
     assert write(tmp_path / "one") == write(tmp_path / "two")
 

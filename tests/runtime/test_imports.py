@@ -1,4 +1,4 @@
-"""Running a bundle imports no framework, no compiler, and only three modules of hlo."""
+"""Running a bundle imports no framework, no compiler, and only a few modules of hlo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .fakes import FLAT, plan_for
 FORBIDDEN = ("jax", "jaxlib", "torch", "llvmlite", "transformers", "onnx")
 SINGLE = (
     "girih", "girih.hlo", "girih.hlo.classes", "girih.hlo.errors", "girih.hlo.extras",
-    "girih.hlo.signature",
+    "girih.hlo.signature", "girih.hlo.size_text", "girih.hlo.sizes", "girih.hlo.symbols",
     "girih.hlo.types",
 )  # fmt: skip
 WHOLE = ("girih.runtime", "girih.specs", "girih.cli")

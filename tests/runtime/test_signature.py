@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from girih.hlo.errors import UserError
 from girih.hlo.signature import Argument, Node, Result, Signature, StructureError, Tree
+from girih.hlo.sizes import Symbol, parse_constraint
 from girih.runtime.structure import Differs, flattener, unflattener
 
 Pair = namedtuple("Pair", "left right")
@@ -166,3 +169,46 @@ def test_a_default_may_be_left_out():
 def test_malformed_signatures(data):
     with pytest.raises((ValueError, TypeError)):
         Signature.from_json(data)
+
+
+def test_a_call_is_checked_against_what_is_said_of_sizes():
+    arguments = [(("batch", "seq"), "i32"), (("2*seq", 4), "f32")]
+    said = Symbol(1, 64, origin="model.py:3"), Symbol(16, 512, 16, 0)
+    signature = replace(
+        Signature.plain(arguments, [(("batch*seq", 4), "f32")], ["tokens", "table"]),
+        symbols=(("batch", said[0]), ("seq", said[1])),
+        constraints=(parse_constraint("batch*seq <= 4096", "model.py:9"),),
+    )
+    again = Signature.from_json(json.loads(json.dumps(signature.to_json())))
+    assert again == signature and hash(again) == hash(signature)
+    assert again.sizes.solve([(8, 32), (64, 4)]) == {"batch": 8, "seq": 32}
+    for shapes, reason in (
+        (
+            [(65, 32), (64, 4)],
+            r"tokens: dimension 0 is 65, but the size batch must be from 1 to",
+        ),
+        (
+            [(8, 40), (80, 4)],
+            "tokens: dimension 1 is 40, but .* seq must be .* in steps of 16",
+        ),
+        ([(8, 32), (66, 4)], r"table: dimension 0 = 2\*seq is 66, but must be 64"),
+        ([(64, 128), (256, 4)], r"batch\*seq <= 4096 does not hold .* \(model.py:9\)"),
+    ):
+        with pytest.raises(UserError, match=reason):
+            again.sizes.solve(shapes)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"symbols": []}, {"symbols": {"n": 3}}, {"symbols": {"n": {"minimum": "1"}}},
+        {"symbols": {"n": {"minimum": 4, "maximum": 3}}}, {"symbols": {"n": {"modulus": 0}}},
+        {"constraints": [3]}, {"constraints": [{"text": "n"}]},
+        {"arguments": [{"path": "x", "dims": ["n+"], "element": "f32"}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_damaged_sizes(change):
+    plain = Signature.plain([(("n",), "f32")], []).to_json()
+    with pytest.raises(ValueError, match=r"symbol|sizes|relation|constraint|minimum|dimension"):
+        Signature.from_json({**plain, **change})

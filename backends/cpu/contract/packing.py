@@ -110,9 +110,12 @@ class _Panels:
         return Packing(1, name, self.forward, self.inverse)
 
 
-def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing | None:
+def packing_for(
+    op: Op, target: Target, reassociates: bool = False, streams: bool = True
+) -> Packing | None:
     """How the right operand of a contraction, or of the one inside a fusion, should be stored if it
-    is a weight; None = as it is. `reassociates` allows forms whose sums round differently."""
+    is a weight; None = as it is. `reassociates` allows forms whose sums round differently.
+    `streams`: few rows may have an order of their own; False: that of many rows."""
     if op.name == "fusion":
         op = next(inner for inner in op.regions[0].ops if inner.name in CONTRACTIONS)
     weight = op.operands[1]
@@ -122,7 +125,7 @@ def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing |
             return depthwise
     stored = stored_operand(weight)
     if stored.element.name not in ("f32", "f64"):
-        return _narrow_packing(op, stored, target)
+        return _narrow_packing(op, stored, target, streams)
     lanes = target.lanes(accumulator_of(op))
     width = PANEL_VECTORS * lanes
     if op.name == "convolution":
@@ -137,14 +140,14 @@ def packing_for(op: Op, target: Target, reassociates: bool = False) -> Packing |
     count = math.prod(weight.dims[d] for d in columns)
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
     depth = tuple(op.rhs_contracting_dimensions)
-    if rows <= _STREAMED_ROWS and depth == (weight.rank - 1,):
+    if streams and rows <= _STREAMED_ROWS and depth == (weight.rank - 1,):
         return None
     if count < width or (count % width and len(columns) > 1) or not depth:
         return None
     return _Panels(depth, tuple(columns), width, weight.dims).packing
 
 
-def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
+def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Packing | None:
     """A weight of a narrow type: streamed as it lies for few rows, else in groups of the depth that
     one instruction multiplies; None where neither reads it."""
     if weight.dims != op.rhs.dims or weight.tensor.size < _SMALLEST:
@@ -162,7 +165,7 @@ def _narrow_packing(op: Op, weight: Value, target: Target) -> Packing | None:
     steps = math.prod(weight.dims[d] for d in depth)
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
     accumulator = accumulator_of(op)
-    if stream.fits(target, weight.element, accumulator, rows):
+    if streams and stream.fits(target, weight.element, accumulator, rows):
         width, group, step = stream.WIDTH, 1, 1
     else:
         engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator)

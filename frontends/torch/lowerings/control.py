@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import F64, I1, I64, SymbolicDim, unsharded
+from ....hlo.symbols import SymbolicDim
+from ....hlo.types import F64, I1, I64, unsharded
 from ..context import Blocked, Context, static
 from ..program import Graph
 
@@ -97,10 +98,8 @@ def size_arithmetic(name: str) -> Callable[..., Any]:
         if name == "add":
             return left + right
         if name == "sub":
-            return left - right if isinstance(left, SymbolicDim) else right * -1 + left
-        if name == "mul" and isinstance(left, int):
-            return right * left
-        if name == "mul" and isinstance(right, int):
+            return left - right
+        if name == "mul" and (isinstance(left, int) or isinstance(right, int)):
             return left * right
         raise Blocked(
             f"computes '{name}' of the sizes {left} and {right}",

@@ -47,7 +47,7 @@ def steps(path: Path, text: str = MODEL) -> Schedule:
 
 
 def built(made: Schedule, **options: Any) -> tuple[Any, str]:
-    plan, image = find("nvidia:sm_80", Options(**options)).build(made, ("a note",))
+    (plan,), image = find("nvidia:sm_80", Options(**options)).build([(made, ("a note",))])
     return plan, image.decode()
 
 
@@ -79,7 +79,7 @@ def test_scratch_lies_in_the_arena() -> None:
 
     square = TensorType((512, 512), element_type("i8"))
     made = schedule(build_module([square, square], body))
-    plan, _ = find("nvidia:sm_90a", Options(cache="off")).build(made, ())
+    (plan,), _ = find("nvidia:sm_90a", Options(cache="off")).build([(made, ())])
     runs = [step.run for step in plan.steps if plan.kernels[step.run.kernel].scratch_bytes]
     assert runs and plan.format_version == "1.4" and plan.memory.scratch_bytes == 0
     for run in runs:
@@ -116,7 +116,7 @@ def test_kernels_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ("sm_80", "sm_89", "sm_90a"))
 def test_modules_assemble(name: str, tmp_path: Path) -> None:
     backend = find(f"nvidia:{name}", Options(cache="off"))
-    _, image = backend.build(steps(tmp_path), ())
+    _, image = backend.build([(steps(tmp_path), ())])
     assert backend.assemble is not None
     (architecture, cubin), *others = backend.assemble(image).items()
     assert architecture == name and cubin[:4] == b"\x7fELF" and not others

@@ -10,7 +10,8 @@ from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Function, Module, Op, Origin, Value
 from girih.hlo.sharding import Axis, Mesh, parse_sharding
-from girih.hlo.types import F32, I32, SymbolicDim, TensorType, Type
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, I32, TensorType, Type
 from girih.hlo.verify import INLINED, SHARDED, verify
 from girih.optimizer.sharding.program import network_of
 from girih.optimizer.sharding.propagated import Propagated, propagate, rule_of_room

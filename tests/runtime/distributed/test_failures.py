@@ -27,7 +27,7 @@ SOON = (
 PATIENT = "500"  # a deadline that no test waits for
 
 RANK = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 import girih
 from girih.runtime.distributed.world import the_world
@@ -51,18 +51,27 @@ def event():
         sys.exit(3)
     if what == "sleep":
         time.sleep(400)
+    if what == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if what == "work":
+        time.sleep(5 * wait)
+        print("worked")
 
+
+wait = float(os.environ["WAIT"])
 
 if when == "before":
     event()
 the_world()
-wait = float(os.environ["WAIT"])
 program = girih.load(bundles[rank % len(bundles)], threads=1, comm_timeout=wait)
 if when == "loaded":
     event()
 program(x)
-event()
+if when not in ("loaded", "at the end"):
+    event()
 program(x)
+if when == "at the end":
+    event()
 """
 
 
@@ -83,7 +92,7 @@ def ran(
     return launched(count, *names, timeout=SOON, GIRIH_COMM_TIMEOUT=start, WAIT=wait)
 
 
-@pytest.mark.parametrize("when", ["loaded", "after a call"])
+@pytest.mark.parametrize("when", ["before", "loaded", "after a call", "at the end"])
 def test_an_exception_of_one_ends_all(bundle, when):
     done = ran("raise", when, bundle)
     assert done.returncode != 0
@@ -106,6 +115,19 @@ def test_who_does_not_answer_in_time_is_named(bundle, when):
         assert "all_reduce: process 0 waited" in done.stderr
     else:
         assert "the comparison of plans before the first step" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs SIGSTOP")
+def test_who_stops_when_the_others_have_ended_ends_all(bundle):
+    done = ran("stop", "at the end", bundle, wait="1")
+    assert done.returncode != 0
+    assert "process 0 waited 1 s for a word from process 1" in done.stderr
+
+
+def test_who_has_something_to_do_at_the_end_is_waited_for(bundle):
+    done = ran("work", "at the end", bundle, wait="1")
+    assert done.returncode == 0, done.stderr
+    assert "worked" in done.stdout
 
 
 def test_who_does_not_start_in_time_ends_all(bundle):
@@ -147,6 +169,25 @@ def test_a_wrong_number_of_processes_is_refused_with_the_command(bundle):
     done = ran("run", "never", bundle, count=3)
     assert done.returncode != 0
     assert "is for 2 processes, and 3 run it; start it as: mpiexec -n 2" in done.stderr
+
+
+def test_another_order_of_calls_is_no_result(bundle, tmp_path):
+    """Although the messages of both programs have the same sizes."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import sys\n"
+        "import numpy as np\n"
+        "import girih\n"
+        "programs = [girih.load(path, threads=1, comm_timeout=20) for path in sys.argv[1:]]\n"
+        "x = np.ones((3, 24), np.float32)\n"
+        "for program in programs:\n"
+        "    program(x)\n"
+        "for program in programs[:: 1 - 2 * programs[0].rank]:\n"
+        "    program(x)\n"
+    )
+    done = launched(2, script, bundle, bundle, timeout=SOON)
+    assert done.returncode != 0
+    assert "waited 20 s for process" in done.stderr
 
 
 def test_another_size_of_a_message_is_refused(tmp_path):

@@ -3,6 +3,8 @@ each process, state, and bundles with code for several meshes."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Module, Weight
 from girih.hlo.interpret import interpret
+from girih.hlo.placement import cut
 from girih.hlo.signature import Argument, Result, Signature, Tree
 from girih.hlo.types import F32, I32, TensorType
 from girih.runtime.bundle import Bundle
@@ -120,6 +123,34 @@ def test_whole_and_local_arrays(mesh, target, tmp_path):
     assert said.count("equal") == count
 
 
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np
+import girih
+program = girih.load(sys.argv[1], threads=1)
+program(np.ones((4, 512), np.float32))
+for line in Path("/proc/self/smaps").read_text().splitlines():
+    words = line.split()
+    if words[0].count("-") == 1:  # a range of addresses
+        is_bundle = words[-1] == sys.argv[1]
+    elif is_bundle and words[0] == "Rss:":
+        print(f"resident {words[1]}\\n", end="")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_keeps_its_blocks_alone_in_memory(tmp_path):
+    """Although it has compared the digest of all weights."""
+    module = network(4, 512, 8192)
+    total = sum(weight.array.nbytes for weight in module.weights.values())
+    said = {"up": (None, "model"), "down": ("model",)}
+    girih.compile(module, mesh={"model": 4}, shardings=said).save(tmp_path / "p.girih")
+    words = printed(4, tmp_path, MEMORY, tmp_path / "p.girih").split()
+    found = [int(size) << 10 for size in words[1::2]]
+    assert len(found) == 4 and max(found) < total / 4 + (4 << 20), (found, total)
+
+
 def test_packed_weights_are_those_of_each_process(tmp_path):
     """Compiled for a level of CPUs, so that it is packed alike on every machine."""
     module = network()
@@ -137,6 +168,71 @@ def test_packed_weights_are_those_of_each_process(tmp_path):
     assert np.array_equal(both, np.sort(module.weights["up"].array.ravel()))
     (member,) = [n for n in bundle.members if n.startswith("variants/") and "weights" in n]
     assert bundle.members[member] < 1.3 * 2 * module.weights["up"].array.nbytes  # each once
+
+
+STATE = """
+import sys
+import numpy as np
+import girih
+program, given = girih.load(sys.argv[1]), np.load(sys.argv[2])
+session, x, cache = program.session(), given["x"], given["cache"]
+for _ in range(2):
+    before, cache = cache, cache.T * 2 + x
+    assert np.array_equal(session(x).gather(), x + before)
+    found = session.state["cache"]
+    assert found.shape == given[f"shape{program.rank}"].shape, found.shape
+    assert np.array_equal(found.gather(), cache)
+    session.state = {"cache": found}
+session.state = {"cache": x}
+assert np.array_equal(session(x).gather(), x + x)
+assert np.array_equal(session.fork().state["cache"].gather(), x.T * 2 + x)
+session.reset()
+assert np.array_equal(session.state["cache"].gather(), given["cache"])
+assert float(program.stateless(x)[1]["turns"].gather()) == 1
+assert program.stateless(x)[1]["turns"].gather().shape == ()
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("spec", [("x",), (None, "x"), ()])
+def test_state_comes_back_as_it_is_taken(spec, tmp_path):
+    """However its new value would lie: it is made of the transposed old one."""
+    dims = (6, 6)
+    kinds = [TensorType(dims, F32), TensorType(dims, F32), TensorType((), F32)]
+
+    def body(b, x, cache, turns):
+        turned = b("transpose", cache, permutation=(1, 0))
+        new = b("add", b("add", turned, turned), x)
+        return [b("add", x, cache), new, b("add", turns, b.constant(np.float32(1)))]
+
+    arrays = {"cache": normal(*dims), "turns": np.zeros((), np.float32)}
+    signature = Signature(
+        Tree.flat(1),
+        (
+            Argument("x", dims, "f32"),
+            Argument("cache", dims, "f32", True, 1, "cache", state="cache"),
+            Argument("turns", (), "f32", True, 2, "turns", state="turns"),
+        ),
+        Tree.leaf(),
+        (
+            Result("output", dims, "f32"),
+            Result("cache", dims, "f32", "cache"),
+            Result("turns", (), "f32", "turns"),
+        ),
+        names=("x",),
+    )
+    weights = {name: Weight(name, array) for name, array in arrays.items()}
+    module = replace(build_module(kinds, body), weights=weights, signature=signature)
+    said = {"x": ("x",), "cache": spec}
+    program = girih.compile(module, mesh={"x": 4}, shardings=said)
+    layout = program.layout
+    assert layout is not None and layout.results[1] == layout.arguments[1]
+    program.save(tmp_path / "p.girih")
+    blocks = cut(arrays["cache"], layout.arguments[1], layout.mesh)
+    shapes = {f"shape{rank}": block for rank, block in enumerate(blocks)}
+    np.savez(tmp_path / "data.npz", x=normal(*dims), cache=arrays["cache"], **shapes)  # pyright: ignore[reportArgumentType]
+    said = printed(4, tmp_path, STATE, tmp_path / "p.girih", tmp_path / "data.npz")
+    assert said.count("equal") == 4
 
 
 LOOP = """

@@ -25,7 +25,7 @@ class Threads:
     def __init__(self, rank: int, boxes: dict[tuple[int, int], queue.Queue[Any]]) -> None:
         self.rank, self.boxes, self.lock = rank, boxes, threading.Lock()
 
-    def exchange(self, outgoing: Any, incoming: Any, what: str, seconds: float) -> None:
+    def exchange(self, outgoing: Any, incoming: Any, what: str, seconds: float, tag: int) -> None:
         for peer, array in outgoing:
             assert array.flags.c_contiguous
             self.boxes[self.rank, peer].put(array.copy().reshape(-1))
@@ -73,7 +73,7 @@ def run(plan: Any, step: Any, operands: list[np.ndarray], turns: int = 1) -> lis
         for _ in range(turns):
             results[rank][...] = 77
             memory = operands[rank], results[rank], scratch
-            exchanges[rank].run(world, *addresses(memory), received, 10.0)
+            exchanges[rank].run(world, *addresses(memory), received, 10.0, 2)
         counts[rank] = received["exchange"]
 
     counts = [0] * COUNT
@@ -166,6 +166,7 @@ def test_other_addresses_are_other_messages():
             *addresses((operands[rank], results[rank], scratch[rank])),
             Counter(),
             10.0,
+            2,
         )
 
     for turn in range(20):  # more than are kept, and all alive: no address comes twice
