@@ -631,7 +631,7 @@ def simulated_gpu(target: str) -> Any:
     from .backends.nvidia.target import target as find_target
     from .runtime.devices.driver import OutOfMemory
 
-    name = target.partition(":")[2]
+    name = target.partition("@")[0].partition(":")[2]
     return SimulatedGpu(find_target(name).architecture, OutOfMemory)
 
 

@@ -19,14 +19,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .backends import SIMULATED
+from .backends import find as find_backend
 from .backends.cpu.machines import find
-from .compiler import Compiled, Progress, add_variant, compile_entries, signature_of
+from .compiler import (
+    Compiled,
+    Progress,
+    add_variant,
+    compile_entries,
+    signature_of,
+    simulated_gpu,
+)
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError
 from .hlo.graph import Attribute, Module, Region, Weight
 from .hlo.placement import cut_for
 from .hlo.sharding import Sharding
 from .hlo.types import TensorType
+from .optimizer.machine import Machine
 from .optimizer.regions import rewritten
 from .optimizer.sharding.budgets import limits
 from .optimizer.sharding.interconnect import interconnect_of
@@ -66,9 +76,11 @@ def compile_on(
     for target in targets:
         parts, name = with_mesh(parts, module, sizes, target, options, say, tuner)
         names.append(name)
+    simulate = targets[0].partition(":")[0] == SIMULATED
     return Program(
         parts, names[0], module=lambda: module, threads=options.threads, pin=options.pin,
         opened=False, comm_timeout=options.comm_timeout,
+        driver=simulated_gpu(names[0]) if simulate else None,
     )  # fmt: skip
 
 
@@ -91,8 +103,7 @@ def with_mesh(
         parts = add_variant(parts, {MAIN: module}, target, options, say)
         return parts, target
     say("partition")
-    machine = find(options.machine) if family(target) == "cpu" else None
-    interconnect = interconnect_of(machine, _devices(module, mesh))
+    interconnect = interconnect_of(_machine(target, options), _devices(module, mesh))
     partitioned = partition_module(module, mesh, interconnect, options.memory_limit)
     if options.max_reshard is not None:
         partitioned.require_within(limits(options.max_reshard, partitioned.mesh.names))
@@ -113,6 +124,13 @@ def with_mesh(
     provenance = parts.provenance or made.program.parts.provenance
     tuning = parts.tuning or made.program.parts.tuning
     return copied_parts(parts, variants=variants, provenance=provenance, tuning=tuning), name
+
+
+def _machine(target: str, options: Options) -> Machine | None:
+    """The machine whose devices send to each other; None for a target that has none."""
+    if family(target) == "cpu":
+        return find(options.machine)
+    return None if target == "null" else find_backend(target, options).model
 
 
 def _devices(module: Module, mesh: Mapping[str, int | None] | None) -> int:

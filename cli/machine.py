@@ -10,7 +10,7 @@ from ..backends.cpu.codegen import host_target
 from ..hlo.errors import UserError
 from ..optimizer.machine import KINDS, Communication, Machine, read_machine, to_json
 from ..runtime.distributed.launch import launched, own_rank
-from ..runtime.distributed.world import the_world
+from ..runtime.distributed.world import mpi_world, the_world
 from . import show
 
 
@@ -43,7 +43,7 @@ def _with_network(machine: Machine) -> Machine:
     were measured earlier stay."""
     from .network import measured
 
-    world = the_world()
+    world = mpi_world(the_world(), "calibrating")
     with show.progress_console.status("calibrating") as status:
         rows = measured(
             world.communicator, machine, lambda stage: status.update(f"calibrating: {stage}")

@@ -104,6 +104,8 @@ class _Needs:
                 moved = getattr(step, action)
                 self.reads[number] = 1 << self.value(number, moved.operand)
                 self.writes[number] = 1 << self.value(number, moved.result)
+                if action == "exchange" and moved.HasField("scratch"):
+                    self.writes[number] |= 1 << self.value(number, moved.scratch)
         self.next = [self.following(number) for number in range(len(plan.steps))]
         self.after = [0] * len(plan.steps)
         self.before = [0] * (len(plan.steps) + 1)

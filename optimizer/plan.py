@@ -14,6 +14,7 @@ from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
+from ..hlo.messages import most_staged
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
 from ..hlo.ops.tile import TILE_OPS
@@ -45,6 +46,8 @@ PLAN_FORMAT, WITH_FUNCTIONS, WITH_LAUNCHES, WITH_STEPS = "1.0", "1.1", "1.2", "1
 WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
 WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
+WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
+COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
 # Steps shorter than this run on one worker: a barrier costs about as much.
 SERIAL_MICROSECONDS = 1.5
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
@@ -97,6 +100,7 @@ class Planner:
         self.scratch: dict[int, Buffer] = {}  # by step
         self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
+        self.on_gpu = target.partition(":")[0] == "nvidia"
 
     def run(self) -> Any:
         """The plan; its kernels have no entries yet. UnsupportedError lists all missing kernels."""
@@ -110,11 +114,6 @@ class Planner:
 
     def _run(self) -> Any:
         if self.schedule.processes:
-            if self.plan.target.partition(":")[0] not in ("cpu", "null"):
-                raise UnsupportedError(
-                    f"programs of several processes are compiled for CPUs, not for "
-                    f"{self.plan.target}; compile with target='cpu'"
-                )
             self.plan.processes = self.schedule.processes
             self.require(WITH_PROCESSES)
         runs = self.collect()
@@ -242,6 +241,9 @@ class Planner:
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
                 self.scratch[number], self.ranges[scratch] = scratch, (number, number)
+        for number, size in self.staged().items():
+            scratch = Buffer("arena", TensorType((size,), UI8))
+            self.scratch[number], self.ranges[scratch] = scratch, (number, number)
         buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
         placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
@@ -257,6 +259,20 @@ class Planner:
                 begin, end = self.ranges[other]
                 if begin <= last and first <= end:
                     message.above.append(self.number(other))
+
+    def staged(self) -> dict[int, int]:
+        """Of each exchange of GPUs the bytes that the process needs for messages which needs most;
+        processes on a CPU have memory of their own for them."""
+        found: dict[int, int] = {}
+        if self.on_gpu and self.schedule.processes:
+            for number, step in enumerate(self.schedule.steps):
+                if isinstance(step, RunStep) and step.op.name == "exchange":
+                    op = step.op
+                    found[number] = most_staged(
+                        transfers(op), self.schedule.processes, op.operands[0].dims,
+                        op.result.dims, op.result.element.dtype.itemsize, ALIGNMENT,
+                    )  # fmt: skip
+        return {number: size for number, size in found.items() if size}
 
     def argument(self, buffer: Buffer) -> Any:
         owner, offset = self.lent.get(buffer, (buffer, 0))
@@ -307,7 +323,7 @@ class Planner:
                 message.jump.target = labels[step.target]
             elif isinstance(step, RunStep) and exchanges(step):
                 if step.op.name == "exchange":
-                    self.exchange_step(message.exchange, step)
+                    self.exchange_step(message.exchange, step, self.scratch.get(number))
                 else:
                     self.collective_step(message.collective, step)
                 hazards.unknown()  # what it waits for, it has waited for
@@ -346,7 +362,12 @@ class Planner:
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, writes) or self.schedule.decisions is not None
 
-    def exchange_step(self, message: Any, step: RunStep) -> None:
+    def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
+        if self.on_gpu:
+            message.copy = COPY
+            self.require(WITH_BOXES)
+        if scratch is not None:
+            message.scratch.CopyFrom(self.argument(scratch))
         message.operand.CopyFrom(self.argument(step.operands[0]))
         message.result.CopyFrom(self.argument(step.results[0]))
         message.element_bytes = step.op.result.element.dtype.itemsize
@@ -360,6 +381,8 @@ class Planner:
             message.origin.file, message.origin.line, message.origin.name = place
 
     def collective_step(self, message: Any, step: RunStep) -> None:
+        if self.on_gpu:
+            self.require(WITH_BOXES)
         op = step.op
         groups = members(op) or (tuple(range(self.plan.processes)),)
         if not able(op, groups):

@@ -41,8 +41,9 @@ def load(
     target: which variant, where there are several: "cpu:avx2", "nvidia:sm_90a"; "cpu" or "nvidia",
     the best of those; by default the best that this machine can run. `Program.reason` says why.
     mesh: the axes of the code that runs, where a bundle has several; by default the first that has
-    as many devices as a launcher (mpiexec) has started processes.
-    device: a GPU's number; default the first that can run a variant. simulate: run a GPU's code in
+    as many devices as a launcher (mpiexec, torchrun) has started processes.
+    device: a GPU's number; default the first that can run a variant, and for several processes the
+    one with this process's number on the machine. simulate: run a GPU's code in
     the simulator, which finds faults and counts, and needs no GPU. threads: at most this many
     workers; default all cores. pin: keep each worker but the caller's thread on a core of its own.
     allow_native: run machine code although this user did not compile it. verify: whose digests are
@@ -130,8 +131,11 @@ def choose_variant(
         from ..compiler import simulated_gpu
 
         return simulated(variants, target, label, simulated_gpu)
-    from .devices.cuda import find_gpus
+    from .devices.cuda import find_gpus, own_gpu
+    from .distributed.launch import local_rank
 
+    if device is None and any("@" in name for name in names):
+        return choose(variants, target, label, lambda: [own_gpu(local_rank())])
     return choose(variants, target, label, lambda: find_gpus(device))
 
 

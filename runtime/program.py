@@ -593,7 +593,8 @@ class Program:
         for _ in range(warmup):
             self._run(arrays)
         warm = bool(self._contexts)  # one that a call has used is taken again
-        outputs, events = self._run(arrays, profile=True)
+        found, events = self._run(arrays, profile=True)
+        outputs = self._blocks(found)
         states = self._signature.states(outputs)
         return Profile(self._plan, events or (), self._pack(outputs), states, warm)
 

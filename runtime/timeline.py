@@ -93,6 +93,8 @@ class Timeline:
                 moved = getattr(step, action)
                 touch(moved.operand, number, False)
                 touch(moved.result, number, True)
+                if action == "exchange" and moved.HasField("scratch"):
+                    touch(moved.scratch, number, True)
         return found
 
     @cached_property

@@ -22,7 +22,11 @@ MAY_IMPORT = {
 }
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {"hlo.errors", "hlo.extras", "hlo.signature", "hlo.types"}
-ON_A_MESH = {"runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"}}  # more
+ON_A_MESH = {  # more
+    "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},
+    "runtime/distributed/transfers.py": {"hlo.messages"},
+    "runtime/devices/exchanges.py": {"hlo.messages"},
+}
 
 
 def imports(path: Path, top_only: bool) -> Iterator[str]:

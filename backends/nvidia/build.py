@@ -13,13 +13,14 @@ from typing import Any
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
 from ...hlo.text import canonical_op
-from ...optimizer.plan import KernelFacts, Planner
+from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
 from .. import Scheduled
 from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..jobs import pool
 from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas
+from .boxes import copies
 from .compile import compile_ptx
 from .frame import SHARED
 from .kernels import emit
@@ -152,6 +153,9 @@ def build(
         located(text.replace(f"{symbol}_", names[symbol]), places(job.ops[symbol]), files)
         for symbol, text in texts.items()
     ]
+    steps = [step for plan in plans for step in plan.steps]
+    if any(step.WhichOneof("action") == "exchange" for step in steps):
+        located_texts.append(copies(COPY, target.architecture))
     for plan in plans:
         plan.triple = TRIPLE
         plan.features.append(f"ptx{target.architecture.ptx}")

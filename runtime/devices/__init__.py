@@ -93,12 +93,15 @@ def open_device(
     name, variant = TARGETS[family(plan.target)]
     module = importlib.import_module(f".{name}", __name__)
     if name == "nvidia":
-        find = _first_gpu if driver is None else lambda: driver
-        opened = module.NvidiaVariant(plan, image, weights, cubins or {}, find, shared)
+        find = functools.partial(_own_gpu, bool(plan.processes))
+        find = find if driver is None else lambda: driver
+        opened = module.NvidiaVariant(
+            plan, image, weights, cubins or {}, find, shared, facts, comm_timeout
+        )
         bind = _binder(module.run)
         return Device(
             opened.context, module.run, bind, opened.borrow, module.run_on_device,
-            context_bytes=opened.context_bytes,
+            context_bytes=opened.context_bytes, received=opened.received,
         )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
@@ -113,11 +116,13 @@ def open_device(
     )  # fmt: skip
 
 
-def _first_gpu() -> Any:
-    from .cuda import find_gpus
+def _own_gpu(several: bool) -> Any:
+    """The first GPU; of several processes, this one's."""
+    from ..distributed.launch import local_rank
+    from .cuda import find_gpus, own_gpu
 
     try:
-        return find_gpus()[0]
+        return own_gpu(local_rank()) if several else find_gpus()[0]
     except UserError as error:
         raise UserError(f"{error}; or compile for the target ptx-sim to simulate one") from error
 

@@ -48,8 +48,9 @@ def parse_architecture(name: str) -> Architecture:
 
 
 def architecture_of(target: str) -> Architecture | None:
-    """The architecture of a target such as "nvidia:sm_90a"; None for targets of other families."""
-    family, colon, name = target.partition(":")
+    """The architecture of a target such as "nvidia:sm_90a", on a mesh or not; None for targets of
+    other families."""
+    family, colon, name = target.partition("@")[0].partition(":")
     return parse_architecture(name) if colon and family == FAMILY else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -47,10 +48,15 @@ class DeviceArray:
         self.memory, self.shape, self.dtype = memory, shape, np.dtype(dtype)
         self._driver: Driver
         self._ready: Moment
+        self._settle: Callable[[Any], None]
 
-    def filled(self, driver: Driver, stream: Any) -> DeviceArray:
-        """The same array, filled by the work that the stream has now."""
+    def filled(
+        self, driver: Driver, stream: Any, settle: Callable[[Any], None] | None = None
+    ) -> DeviceArray:
+        """The same array, filled by the work that the stream has now. settle: waits for an event
+        of that stream, where the driver's own way has no deadline."""
         self._driver, self._ready = driver, Moment(driver, stream)
+        self._settle = settle or driver.settle
         return self
 
     @property
@@ -72,7 +78,7 @@ class DeviceArray:
         """A copy on the host."""
         driver, target = self._driver, np.empty(self.shape, self.dtype)
         with driver:
-            driver.settle(self._ready.event)
+            self._settle(self._ready.event)
             if target.nbytes:
                 stream = driver.create_stream()
                 try:
@@ -96,7 +102,7 @@ class DeviceArray:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         self._hand_out(_DEFAULT_STREAM)
         with self._driver:
-            self._driver.settle(self._ready.event)
+            self._settle(self._ready.event)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str if self.dtype.kind != "V" else f"|V{self.dtype.itemsize}",

@@ -44,6 +44,18 @@ def find_gpus(number: int | None = None) -> list[CudaDriver]:
     return [_open(ordinal) for ordinal in range(count)]
 
 
+def own_gpu(place: int) -> CudaDriver:
+    """The GPU of process number `place` of this machine: the one that it is shown alone, else the
+    one with that number; UserError where there are fewer."""
+    count = _start()
+    if count > 1 and place >= count:
+        raise UserError(
+            f"process {place} of this machine finds {count} GPUs; start as many processes on a "
+            "machine as it has GPUs"
+        )
+    return _open(place if count > 1 else 0)
+
+
 @functools.cache
 def _bindings() -> Any:
     """cuda-python's binding of the driver."""
@@ -155,6 +167,11 @@ class CudaDriver:
         self._pool = pool = _call("cuDeviceGetDefaultMemPool", self._device)
         threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         _call("cuMemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(2**64 - 1))
+
+    @property
+    def identity(self) -> bytes:
+        newest = "cuDeviceGetUuid_v2" if hasattr(self._cuda, "cuDeviceGetUuid_v2") else ""
+        return bytes(_call(newest or "cuDeviceGetUuid", self._device).bytes)
 
     def _attribute(self, name: str) -> int:
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

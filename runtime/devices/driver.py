@@ -96,6 +96,11 @@ class Driver(Protocol):
     graphs: bool  # launches can be started several at once
     simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
+    @property
+    def identity(self) -> bytes:
+        """16 bytes that no other device has."""
+        ...
+
     def __enter__(self) -> Any: ...
 
     def __exit__(self, *_: object) -> None: ...
@@ -203,6 +208,10 @@ class Driver(Protocol):
 
 class Simulator(Driver, Protocol):
     """A driver that simulates its device."""
+
+    def span(self, address: int, size: int) -> Bytes:
+        """Memory of the device as the host sees it."""
+        ...
 
     def simulate(self, prepared: Any, windows: Sequence[Window], count: bool) -> Counted:
         """Run it, which may touch the `windows` alone; UserError for a fault, whose `source` is the

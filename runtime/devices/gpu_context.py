@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...hlo.errors import UserError
+from ...hlo.errors import CompilerBug, UserError
 from .arrays import DeviceArray, View, memory_of
 from .driver import Counted, Counters, Driver, Simulator, Window, is_simulator
 from .launches import (
@@ -28,6 +28,7 @@ from .launches import (
 from .resources import Memory, Moment, Stream, finally_do, order
 
 if TYPE_CHECKING:
+    from .exchanges import Collect, Communicate
     from .nvidia import NvidiaVariant, Opened
 
 _DIRECT = 16  # alignment of memory that kernels read as it is
@@ -151,6 +152,11 @@ class NvidiaContext:
         self._pinned: dict[int, Array] | None = None
         self._uploaded: Moment | None = None  # then the pinned memory may be written again
         self._pending: deque[tuple[Moment, list[Any]]] = deque()  # other libraries' arrays
+        # Where processes exchange, waits have deadlines.
+        self._together = opened.together
+        self._waiting = None if self._together is None else self._together.waiting()
+        waits = self.driver if self._waiting is None else self._waiting
+        self._synchronize, self._settle = waits.synchronize, waits.settle
 
     # A call.
 
@@ -179,7 +185,7 @@ class NvidiaContext:
                 self.driver.download(flat, bases[where.base] + where.offset, self.stream.handle)
                 if pinned is not None:
                     staged.append((output, pinned))
-        self.driver.synchronize(self.stream.handle)
+        self._synchronize(self.stream.handle)
         for output, pinned in staged:
             _flat(output)[...] = pinned
         return events
@@ -213,7 +219,7 @@ class NvidiaContext:
             if source != result.address and result.nbytes:
                 self.driver.copy(result.address, source, result.nbytes, self.stream.handle)
         for result in results:
-            result.filled(self.driver, self.stream.handle)
+            result.filled(self.driver, self.stream.handle, self._settle)
         self._keep(inputs)
         return results
 
@@ -239,7 +245,7 @@ class NvidiaContext:
         the host may be changed then."""
         driver, stream = self.driver, self.stream.handle
         if self._uploaded is not None:
-            driver.settle(self._uploaded.event)
+            self._settle(self._uploaded.event)
             self._uploaded = None
         addresses: list[int] = []
         staged = direct = borrowed = False
@@ -270,7 +276,7 @@ class NvidiaContext:
         if staged or direct:
             self._uploaded = uploaded = Moment(driver, stream)
             if direct and wait:  # the owner of an array may have pinned it
-                driver.settle(uploaded.event)
+                self._settle(uploaded.event)
         return addresses
 
     def _staging(self, base: int) -> Array | None:
@@ -318,6 +324,9 @@ class NvidiaContext:
                 position = step.targets[self._read(bases, step)]
             elif isinstance(step, Jump):
                 position = step.target
+            elif not isinstance(step, Work):
+                self._communicate(bases, step)
+                position += 1
             else:
                 end = self.variant.ends[position]
                 if profile or driver.simulated:
@@ -330,6 +339,15 @@ class NvidiaContext:
                     stretch.start(bases, stream)
                 position = end
         return self._events(marks) if profile else []
+
+    def _communicate(self, bases: list[int], step: Communicate | Collect) -> None:
+        """What this process does together with others, on the stream."""
+        if self._together is None or self._waiting is None:
+            raise CompilerBug("a program of one process communicates")
+        self._together.communicate(step, bases, self.stream.handle, self._waiting)
+        if self.driver.simulated:
+            for offset, size in step.dead:
+                self.driver.fill(bases[ARENA] + offset, size, self.stream.handle)
 
     def _step(self, bases: list[int], at: int, profile: bool) -> tuple[int, Any, Any, Counted]:
         """One step by itself: its number, the events around it and what was counted."""
@@ -404,7 +422,7 @@ class NvidiaContext:
         target = np.zeros(4, np.uint8)
         address = bases[step.where.base] + step.where.offset
         self.driver.download(target[: step.size], address, self.stream.handle)
-        self.driver.synchronize(self.stream.handle)
+        self._synchronize(self.stream.handle)
         if step.size == 1:
             return int(target[0] != 0)
         value, last = int(target.view(np.int32)[0]), len(step.targets) - 1
@@ -424,13 +442,14 @@ class NvidiaContext:
 
     def _events(self, marks: list[tuple[int, Any, Any, Counted]]) -> list[Event]:
         driver, found = self.driver, []
-        driver.synchronize(self.stream.handle)
+        self._synchronize(self.stream.handle)
         for at, begin, end, counted in marks:
             since = driver.elapsed(marks[0][1], begin)
             took = driver.elapsed(begin, end)
             step = self.variant.program.steps[at]
             assert isinstance(step, Work)
-            found.append(Event(at, step.kernel, 0, since, took, *counted))
+            if not step.copies:
+                found.append(Event(step.step, step.kernel, 0, since, took, *counted))
         for _, begin, end, _ in marks:
             driver.destroy_event(begin)
             driver.destroy_event(end)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from ...specs.generated import plan_pb2
 from ..profile import origin_text
 from .driver import Box, Limits, Start
 from .limits import check_buffers, malformed
+
+if TYPE_CHECKING:
+    from .exchanges import Collect, Communicate
 
 ALIGNMENT = 256  # of whatever a device allocates
 ARENA, SCRATCH, WEIGHTS, CALL = range(4)  # bases: CALL and on are arguments, then results
@@ -73,7 +77,8 @@ class Array(NamedTuple):
 
 class Work(NamedTuple):
     """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
-    (offset, bytes) of the arena, not read after it."""
+    (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
+    a part of an exchange, and runs no kernel of the plan."""
 
     kernel: str
     origin: str  # "model.py:41", or ""
@@ -82,6 +87,8 @@ class Work(NamedTuple):
     arrays: tuple[Array, ...]
     scratch: Where
     scratch_bytes: int
+    step: int = 0
+    copies: bool = False
 
 
 class Choose(NamedTuple):
@@ -96,12 +103,13 @@ class Jump(NamedTuple):
     target: int
 
 
-Step = Work | Choose | Jump
+Step = Union[Work, Choose, Jump, "Communicate", "Collect"]
 
 
 class Program(NamedTuple):
     """A plan ready for a driver: `weights`: name -> offset behind WEIGHTS, of all that are given,
-    so that plans of the same weights find them in the same places."""
+    so that plans of the same weights find them in the same places. Exchanges are several steps, so
+    that numbers of steps are not the plan's."""
 
     steps: tuple[Step, ...]
     weights: Mapping[str, int]
@@ -112,12 +120,24 @@ class Program(NamedTuple):
     scratch_bytes: int  # behind SCRATCH, for plans that do not say where scratch lies
 
 
-def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> Program:
-    """The plan's steps; UserError where it contradicts itself or lacks weights."""
+def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int = 0) -> Program:
+    """The plan's steps, as process number `rank` of several takes them; UserError where it
+    contradicts itself or lacks weights."""
     try:
-        return _Reader(plan, weights).read()
+        return _Reader(plan, weights, rank).read()
     except (IndexError, OverflowError) as error:
         raise malformed(f"it names what it does not hold ({error})") from error
+
+
+def _moved(step: Step, first: Sequence[int]) -> Step:
+    """The step, whose targets are steps of the plan, where step n begins at first[n]."""
+    targets = step.targets if isinstance(step, Choose) else ()
+    targets = (step.target,) if isinstance(step, Jump) else targets
+    if any(target >= len(first) for target in targets):
+        raise malformed("a jump leads out of its steps")
+    if isinstance(step, Choose):
+        return step._replace(targets=tuple(first[target] for target in targets))
+    return step._replace(target=first[step.target]) if isinstance(step, Jump) else step
 
 
 def check_device(program: Program, limits: Limits, device: str) -> None:
@@ -141,8 +161,8 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
 class _Reader:
     """Decodes one plan."""
 
-    def __init__(self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray]) -> None:
-        self.plan, self.given = plan, weights
+    def __init__(self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int) -> None:
+        self.plan, self.given, self.rank = plan, weights, rank
         self.weights: dict[str, int] = {}
         self.weight_bytes = 0
 
@@ -154,12 +174,9 @@ class _Reader:
             self.weight_bytes += aligned(array.nbytes)
         self.homes = [self.home(buffer) for buffer in plan.buffers]
         dead = self.dying()
-        steps = tuple(self.step(index, step, dead) for index, step in enumerate(plan.steps))
-        for step in steps:
-            targets = step.targets if isinstance(step, Choose) else ()
-            targets = (step.target,) if isinstance(step, Jump) else targets
-            if any(target > len(steps) for target in targets):
-                raise malformed("a jump leads out of its steps")
+        pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
+        first = list(accumulate(map(len, pieces), initial=0))
+        steps = tuple(_moved(step, first) for piece in pieces for step in piece)
         works = [step for step in steps if isinstance(step, Work)]
         return Program(
             steps,
@@ -203,7 +220,7 @@ class _Reader:
                 found.setdefault(buffer.last_step, []).append((buffer.offset, buffer.bytes))
         return found
 
-    def step(self, index: int, step: plan_pb2.Step, dead: Mapping[int, Sequence]) -> Step:
+    def step(self, index: int, step: plan_pb2.Step, dead: Mapping[int, Sequence]) -> Sequence[Step]:
         action = step.WhichOneof("action")
         if action == "run":
             kernel = self.plan.kernels[step.run.kernel]
@@ -224,22 +241,40 @@ class _Reader:
                     zip(step.run.arguments, slots, strict=True)
                 )
             )
-            return Work(
-                kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own,
-            )  # fmt: skip
+            return [
+                Work(kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index)
+            ]
+        if action in ("exchange", "collective"):
+            return self.communication(step, tuple(dead.get(index, ())))
         if action == "branch_if_false":
             where, room = self.slot(step.branch_if_false.condition)
             if room < 1:
                 raise malformed("a condition lies outside its buffer")
-            return Choose(where, 1, (step.branch_if_false.target, index + 1))
+            return [Choose(where, 1, (step.branch_if_false.target, index + 1))]
         if action == "switch":
             where, room = self.slot(step.switch.index)
             if room < 4 or not step.switch.targets:
                 raise malformed("a switch has no index, or nowhere to go")
-            return Choose(where, 4, tuple(step.switch.targets))
+            return [Choose(where, 4, tuple(step.switch.targets))]
         if action == "jump":
-            return Jump(step.jump.target)
+            return [Jump(step.jump.target)]
         raise malformed(f"step {index} has no action")
+
+    def communication(self, step: plan_pb2.Step, dead: tuple[tuple[int, int], ...]) -> list[Step]:
+        """What this process does in a step that several take together."""
+        from .exchanges import collective_step, exchange_steps
+
+        if not self.plan.processes:
+            raise malformed("one process has nobody to exchange with")
+        if step.WhichOneof("action") == "collective":
+            one = step.collective
+            places = self.slot(one.operand)[0], self.slot(one.result)[0]
+            return [collective_step(self.plan, one, self.rank, *places, dead)]
+        one = step.exchange
+        scratch = self.slot(one.scratch) if one.HasField("scratch") else None
+        operand, result = self.slot(one.operand), self.slot(one.result)
+        found = exchange_steps(self.plan, one, self.rank, operand, result, scratch, dead)
+        return [*found]
 
     def array(self, number: int, argument: plan_pb2.Argument, where: Where, room: int) -> Array:
         """What a message says of an argument of a step."""

@@ -4,9 +4,9 @@ A `NvidiaVariant` is immutable and shared: module and weights are loaded once, a
 `NvidiaContext` (gpu_context.py) holds what one call at a time needs: a stream, the arena (behind it
 the scratch of kernels, where an old plan has none for them in it), and memory for arguments that
 come from the host. Launches follow each other on the stream; a branch waits for all of them,
-because the host reads its condition. Stretches without branches are graphs from the second call on:
-one each, which takes the addresses of a call. Copies from and to the host stand around them: few,
-and large ones hold up the host anyway.
+because the host reads its condition. Stretches without branches and exchanges are graphs from the
+second call on: one each, which takes the addresses of a call. Copies from and to the host stand
+around them: few, and large ones hold up the host anyway.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
+from ..distributed.launch import own_rank
 from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Program, Step, Work, aligned, check_device, decode
+from .launches import Choose, Jump, Program, Step, Work, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
+
+if TYPE_CHECKING:
+    from ..distributed.together import Together
 
 
 class NvidiaVariant:
@@ -32,7 +36,7 @@ class NvidiaVariant:
 
     image: PTX text. cubins: architecture -> machine code. find_driver: called once, at the first
     use; a UserError of it says why there is no device. shared: module and weights on the device,
-    for all plans that run them.
+    for all plans that run them. facts, comm_timeout: of several processes, as of `CpuVariant`.
     """
 
     def __init__(
@@ -43,10 +47,13 @@ class NvidiaVariant:
         cubins: Mapping[str, Any],
         find_driver: Callable[[], Driver],
         shared: dict[str, Any] | None = None,
+        facts: Mapping[str, bytes] | None = None,
+        comm_timeout: float | None = None,
     ) -> None:
         self.plan = plan
+        self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.context_bytes = aligned(plan.memory.arena_bytes)
-        self.program = decode(plan, weights)
+        self.program = decode(plan, weights, own_rank() if plan.processes else 0)
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
@@ -70,16 +77,30 @@ class NvidiaVariant:
                 loaded: Loaded | None = self._shared.get("loaded")
                 driver = self._find_driver() if loaded is None else loaded.driver
                 check_device(self.program, driver.limits, driver.name)
+                together = self._joined(driver)
                 try:
                     with driver:
                         if loaded is None:
                             code = choose_code(self.plan.target, self._image, self._cubins, driver)
                             loaded = Loaded(driver, code, self.program, self._weights)
                             self._shared["loaded"] = loaded
-                        self._opened = Opened(self, loaded)
+                        self._opened = Opened(self, loaded, together)
                 except OutOfMemory as error:
                     raise self.too_large(error) from None
             return self._opened
+
+    def _joined(self, driver: Driver) -> Together | None:
+        """The processes that run the plan; UserError where they are not those that it is for."""
+        if not self.plan.processes:
+            return None
+        from ..distributed.together import Together
+
+        return Together(self.plan, self.program.steps, driver, self.facts, self.comm_timeout)
+
+    def received(self) -> dict[str, int]:
+        """Bytes that other processes have sent to this one so far, by operation."""
+        together = None if self._opened is None else self._opened.together
+        return {} if together is None else dict(together.received)
 
     def context(self) -> NvidiaContext:
         """A new context; contexts are independent, one call at a time each."""
@@ -160,10 +181,11 @@ class Loaded:
 
 
 class Opened:
-    """A variant's entries in the code on a device, and what it shares with others there."""
+    """A variant's entries in the code on a device, and what it shares with others there; together:
+    the processes that run it, None for one."""
 
-    def __init__(self, variant: NvidiaVariant, loaded: Loaded) -> None:
-        self.loaded, self.driver = loaded, loaded.driver
+    def __init__(self, variant: NvidiaVariant, loaded: Loaded, together: Together | None) -> None:
+        self.loaded, self.driver, self.together = loaded, loaded.driver, together
         self.arrivals, self.weights = loaded.arrivals, loaded.weights
         starts = [start for step in variant.program.steps for start in _starts(step)]
         self.entries: dict[Any, Any] = {}
@@ -217,6 +239,8 @@ def _bases(step: Step) -> Iterator[int]:
     """Every base that a step's memory lies behind."""
     if isinstance(step, Choose):
         yield step.where.base
+    elif not isinstance(step, Jump | Work):
+        yield from step.bases
     for launch in step.launches if isinstance(step, Work) else ():
         yield from launch.bases
 

@@ -11,16 +11,52 @@ from typing import Any
 
 from ...hlo.errors import UserError
 
-# What launchers tell each process of the number of all: Open MPI, MPICH and Intel MPI, Slurm, Flux.
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "FLUX_JOB_SIZE")
+# What launchers tell each process of the number of all: Open MPI, MPICH and Intel MPI, Flux, Slurm.
+_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
+_SIZES = (*_MPI, "SLURM_STEP_NUM_TASKS")
+# Where processes that MPI has not started find each other: torchrun says it, or a script for Slurm.
+_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+_PLACES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))  # its number, of all
+_NUMBERS_HERE = (
+    "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+    "FLUX_TASK_LOCAL_ID",
+)  # fmt: skip
 
 
-_SIZES_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+_SIZES_HERE = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "LOCAL_WORLD_SIZE",
+)  # fmt: skip
 
 
 def launched() -> int:
     """How many processes a launcher has started together with this one, as it says; else 1."""
-    return _first(_SIZES)
+    place = place_without_mpi()
+    return _first(_SIZES) if place is None else place[1]
+
+
+def place_without_mpi() -> tuple[int, int] | None:
+    """(this process's number, that of all), as torchrun says it, or Slurm with the address and the
+    port where processes meet; None where MPI's launcher has started it, or none."""
+    environment = os.environ
+    if any(environment.get(name) for name in _MPI):
+        return None
+    if not all(environment.get(name) for name in _MEETING_PLACE):
+        return None
+    for names in _PLACES:
+        rank, size = (environment.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal():
+            if int(rank) >= int(size):
+                raise UserError(f"{names[0]}={rank} is no number below {names[1]}={size}")
+            return int(rank), int(size)
+    return None
+
+
+def local_rank() -> int:
+    """This process's number among those on this machine, 0 where it is alone: that of its GPU."""
+    if launched() == 1:
+        return 0
+    found = (os.environ.get(name, "") for name in _NUMBERS_HERE)
+    return next((int(text) for text in found if text.isdecimal()), 0)
 
 
 def launched_here() -> int:

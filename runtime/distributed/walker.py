@@ -12,8 +12,8 @@ import numpy as np
 from ...specs.generated import plan_pb2
 from .library import Collective
 from .stretches import stretches
-from .transfers import Exchange
-from .world import comm_timeout, joined_world
+from .transfers import Exchange, array_at
+from .world import comm_timeout, joined_world, mpi_world
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -33,7 +33,7 @@ class Walker:
         self, plan: plan_pb2.Plan, rows: Words, facts: Mapping[str, bytes], seconds: float | None
     ) -> None:
         self.seconds = comm_timeout(seconds)
-        self.world = joined_world(plan.processes, self.seconds)
+        self.world = mpi_world(joined_world(plan.processes, self.seconds), "a program for CPUs")
         facts = {**facts, "plan": plan.SerializeToString(deterministic=True)}
         what = "the comparison of plans before the first step"
         with self.world.lock:
@@ -47,10 +47,12 @@ class Walker:
             if step.WhichOneof("action") == "exchange"
         }
         self.collectives = {
-            number: Collective(plan, step.collective, self.world)
+            number: Collective(plan, step.collective, self.world.rank)
             for number, step in enumerate(plan.steps)
             if step.WhichOneof("action") == "collective"
         }
+        for one in self.collectives.values():  # in one order on all processes
+            self.world.communicator_of(one.groups)
         # One exchange after the other packs and unpacks in it.
         most = max((exchange.scratch for exchange in self.exchanges.values()), default=0)
         self._scratch = np.empty(most, np.uint8)
@@ -90,8 +92,11 @@ class Walker:
                 exchange.run(self.world, *addresses, self.received, self.seconds, self.tag)
                 number += 1
             elif action == "collective":
-                addresses = int(slots[row[2]]), int(slots[row[3]])
-                self.collectives[number].run(self.world, *addresses, self.received, self.seconds)
+                one = self.collectives[number]
+                given = array_at(int(slots[row[2]]), (one.given,), one.dtype)
+                made = array_at(int(slots[row[3]]), (one.made,), one.dtype)
+                one.run(self.world, given, made, self.seconds)
+                self.received[one.kind] += one.bytes
                 number += 1
             elif action == "jump":
                 number = step.jump.target

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Words:
         self,
         communicator: MPI.Comm,
         others: Iterable[int],
-        lock: threading.Lock,
+        lock: AbstractContextManager[Any],
         threads: bool,
     ) -> None:
         self._communicator, self._lock = communicator, lock

@@ -1,4 +1,4 @@
-"""The processes that run a program together, over MPI (mpi4py).
+"""The processes that run a program together, over MPI (mpi4py); store.py has those without it.
 
 MPI is imported, and so started, when a program of several processes is first loaded or called. An
 exception that nobody catches ends all processes, not only its own: the others would wait for it. A
@@ -15,13 +15,14 @@ import os
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...hlo.errors import UserError
-from .launch import end_together, launched
+from .launch import end_together, launched, place_without_mpi
 from .words import Words
 
 if TYPE_CHECKING:
@@ -58,26 +59,81 @@ class _Waiting(NamedTuple):
     comes: bool
 
 
-class World:
+class Processes(ABC):
     """All processes of the launcher. `lock`: one call at a time communicates. `seconds`: what a
-    wait may take where nothing else is said; as for the program that was loaded last."""
+    wait may take where nothing else is said; as for the program that was loaded last. Arrays and
+    bytes are the host's."""
+
+    def __init__(self, rank: int, size: int, seconds: float) -> None:
+        self.rank, self.size, self.seconds = rank, size, seconds
+        self.lock = threading.RLock()
+        self.communicators: dict[Any, Any] = {}  # by the GPU that they are for
+
+    @property
+    def others(self) -> list[int]:
+        return [peer for peer in range(self.size) if peer != self.rank]
+
+    @abstractmethod
+    def exchange(
+        self,
+        outgoing: Sequence[Message],
+        incoming: Sequence[Message],
+        what: str,
+        seconds: float | None = None,
+        tag: int = _DATA,
+    ) -> None:
+        """Send and receive, at most one message for each other process. `what`: the operation and
+        its line, for the UserError that says who did not answer in so many seconds, or sent
+        another number of bytes. `tag`: only messages with the same one are received."""
+
+    @abstractmethod
+    def collect(self, own: bytes, what: str, seconds: float) -> list[bytes]:
+        """The bytes of all processes, equally many, by their number; errors as `exchange`."""
+
+    @abstractmethod
+    def next_tag(self) -> int:
+        """Of a program's messages, so that those of another are not taken for them where processes
+        call programs in different orders. All processes ask for it in the same order."""
+
+    @abstractmethod
+    def meet(self) -> None:
+        """Wait for all other processes."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """At the end of this process, which others may still wait for."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End this process, and with it all of the launcher."""
+
+    def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
+        """UserError unless all processes call this with the same facts, of the same names."""
+        digests = [hashlib.sha256(fact).digest() for fact in facts.values()]
+        found = self.collect(b"".join(digests), what, seconds)
+        for number, name in enumerate(facts):
+            part = slice(32 * number, 32 * (number + 1))
+            differ = [peer for peer in self.others if found[peer][part] != digests[number]]
+            if differ:
+                raise UserError(
+                    f"process {self.rank} has another {name} than {processes(differ)}; load the "
+                    "same bundle, with the same target, on all of them"
+                )
+
+
+class World(Processes):
+    """The processes that MPI's launcher has started."""
 
     def __init__(self, mpi: Any, seconds: float) -> None:
-        self.seconds = seconds
         everyone = mpi.COMM_WORLD
+        super().__init__(everyone.Get_rank(), everyone.Get_size(), seconds)
         self.mpi, self.library = mpi, mpi.Get_library_version().partition("\n")[0]
-        self.rank, self.size = everyone.Get_rank(), everyone.Get_size()
-        self.lock = threading.Lock()
         self.communicator: MPI.Intracomm = everyone
         self._status = mpi.Status()
         self._communicators: dict[tuple[tuple[int, ...], ...], MPI.Comm] = {}
         self._words: Words | None = None
         self._programs = 0
         self._abandoned: list[_Waiting] = []  # MPI may still write to what they refer to
-
-    @property
-    def others(self) -> list[int]:
-        return [peer for peer in range(self.size) if peer != self.rank]
 
     def meet(self) -> None:
         """Wait for all other processes, and leave the messages of other libraries alone from then
@@ -102,15 +158,10 @@ class World:
         seconds: float | None = None,
         tag: int = _DATA,
     ) -> None:
-        """Send and receive, at most one message for each other process. `what`: the operation and
-        its line, for the UserError that says who did not answer in so many seconds, or sent
-        another number of bytes. `tag`: only messages with the same one are received."""
         limit = self.seconds if seconds is None else seconds
         self._wait(self._requests(outgoing, incoming, tag), what, limit)
 
     def next_tag(self) -> int:
-        """Of a program's messages, so that those of another are not taken for them where processes
-        call programs in different orders. All processes ask for it in the same order."""
         self._programs += 1
         return _FIRST + self._programs % _TAGS
 
@@ -129,22 +180,17 @@ class World:
         """Wait, as `exchange` does, for a collective of these other processes, of so many bytes."""
         self._wait([_Waiting(peer, request, size, False) for peer in peers], what, seconds)
 
-    def check_equal(self, facts: Mapping[str, bytes], what: str, seconds: float) -> None:
-        """UserError unless all processes call this with the same facts, of the same names."""
-        digests = [hashlib.sha256(fact).digest() for fact in facts.values()]
-        own = np.frombuffer(b"".join(digests), np.uint8)
-        found = np.empty((self.size, own.size), np.uint8)
-        found[self.rank] = own
-        outgoing = [(peer, own) for peer in self.others]
-        self.exchange(outgoing, [(peer, found[peer]) for peer in self.others], what, seconds)
-        for number, name in enumerate(facts):
-            part = found[:, 32 * number : 32 * (number + 1)]
-            differ = [peer for peer in self.others if bytes(part[peer]) != digests[number]]
-            if differ:
-                raise UserError(
-                    f"process {self.rank} has another {name} than {_processes(differ)}; load the "
-                    "same bundle, with the same target, on all of them"
-                )
+    def collect(self, own: bytes, what: str, seconds: float) -> list[bytes]:
+        sent = np.frombuffer(own, np.uint8)
+        found = np.empty((self.size, sent.size), np.uint8)
+        found[self.rank] = sent
+        outgoing = [(peer, sent) for peer in self.others]
+        with self.lock:
+            self.exchange(outgoing, [(peer, found[peer]) for peer in self.others], what, seconds)
+        return [row.tobytes() for row in found]
+
+    def abort(self) -> None:
+        _abort(self.mpi)
 
     def leave(self) -> None:
         """Tell the others that this process ends, and wait until they do: MPI ends for all at once.
@@ -159,7 +205,7 @@ class World:
             if silent := self._words.silent(self.seconds):
                 print(
                     f"the end of the processes: process {self.rank} waited {self.seconds:g} s for "
-                    f"a word from {_processes(silent)}{_REMEDY}",
+                    f"a word from {processes(silent)}{_REMEDY}",
                     file=sys.stderr,
                 )
                 _abort(self.mpi)
@@ -207,14 +253,14 @@ class World:
             missing = sorted({entry.peer for entry in requests})
             if ended := [peer for peer in missing if self._has_ended(peer)]:
                 raise UserError(
-                    f"{what}: process {self.rank} waits for {_processes(ended)}, which "
+                    f"{what}: process {self.rank} waits for {processes(ended)}, which "
                     f"{'have' if len(ended) > 1 else 'has'} ended; all processes have to call a "
                     "program equally often"
                 )
             if now > deadline:
                 raise UserError(
                     f"{what}: process {self.rank} waited {seconds:g} s for "
-                    f"{_processes(missing)}{_REMEDY}"
+                    f"{processes(missing)}{_REMEDY}"
                 )
             if now < moving:
                 _give_way()
@@ -228,7 +274,7 @@ class World:
             if not entry.request.Test(self._status):
                 return False
         except self.mpi.Exception as error:
-            raise UserError(f"{what}: with {_processes([entry.peer])}: {error}") from error
+            raise UserError(f"{what}: with {processes([entry.peer])}: {error}") from error
         if entry.comes and (found := self._status.Get_count(self.mpi.BYTE)) != entry.bytes:
             raise UserError(
                 f"{what}: process {self.rank} got {found} bytes from process {entry.peer}, and "
@@ -243,16 +289,22 @@ class World:
 _starting = threading.Lock()
 
 
-_worlds: list[World] = []  # none, or the one that there is
+_worlds: list[Processes] = []  # none, or the one that there is
 
 
-def the_world(seconds: float | None = None) -> World:
-    """The launcher's processes; UserError without mpi4py or an MPI that it finds, or where not all
-    of them start in so many seconds."""
+def the_world(seconds: float | None = None) -> Processes:
+    """The launcher's processes; UserError without mpi4py or an MPI that it finds, or without torch
+    where torchrun or Slurm has started them, or where not all of them start in so many seconds."""
     with _starting:
         if not _worlds:
             limit = comm_timeout(seconds)
-            world = World(_started_mpi(limit), limit)
+            place = place_without_mpi()
+            if place is not None:
+                from .store import StoreWorld
+
+                world = StoreWorld(*place, limit)
+            else:
+                world = World(_started_mpi(limit), limit)
             if world.size > 1:
                 world.meet()
                 end_together()
@@ -311,8 +363,16 @@ def end_all_processes() -> None:
     would wait for it."""
     if not _worlds and launched() == 1:
         return
+    if _worlds:
+        world = _worlds[0]
+        if world.size > 1:
+            print(f"process {world.rank} of {world.size} failed and ends all", file=sys.stderr)
+            world.abort()
+        return
+    if place_without_mpi() is not None:
+        return  # its launcher sees that it has failed
     try:
-        mpi = _worlds[0].mpi if _worlds else _started_mpi(_ENDING)
+        mpi = _started_mpi(_ENDING)
     except UserError:
         return  # it never ran with others
     rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
@@ -321,17 +381,27 @@ def end_all_processes() -> None:
         _abort(mpi)
 
 
-def joined_world(processes: int, seconds: float | None = None) -> World:
+def mpi_world(world: Processes, what: str) -> World:
+    """The processes, if MPI has started them; UserError where it has not, of `what` needs it."""
+    if not isinstance(world, World):
+        raise UserError(
+            f"{what} exchanges over MPI, and torchrun or Slurm has started the processes; start "
+            f"them as: mpiexec -n {world.size} ..."
+        )
+    return world
+
+
+def joined_world(count: int, seconds: float | None = None) -> Processes:
     """The launcher's processes, which are so many; UserError otherwise, or where they do not start
     in so many seconds. From here on a failure of one ends all."""
     world = the_world(seconds)
     world.seconds = comm_timeout(seconds)
-    if world.size != processes:
+    if world.size != count:
         raise UserError(
-            f"the program is for {processes} processes, and {world.size} "
-            f"{'runs' if world.size == 1 else 'run'} it; start it as: mpiexec -n {processes} "
+            f"the program is for {count} processes, and {world.size} "
+            f"{'runs' if world.size == 1 else 'run'} it; start it as: mpiexec -n {count} "
             "girih run FILE, or mpiexec -n "
-            f"{processes} python SCRIPT"
+            f"{count} python SCRIPT"
         )
     return world
 
@@ -352,11 +422,12 @@ def comm_timeout(seconds: float | None) -> float:
     return found
 
 
-def _leave(world: World, process: int) -> None:
+def _leave(world: Processes, process: int) -> None:
     if os.getpid() == process:  # not a child of it
         world.leave()
 
 
-def _processes(numbers: Iterable[int]) -> str:
+def processes(numbers: Iterable[int]) -> str:
+    """How messages name them: "processes 1, 3"."""
     found = [str(number) for number in numbers]
     return f"process{'es' if len(found) > 1 else ''} {', '.join(found)}"

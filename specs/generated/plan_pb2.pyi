@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 6092a932182ac0b69edf4be9bb75f0cebced99dc454895c01f967e634dafb644); do not edit.
+# Generated from specs/plan.proto (sha256 bb893dd9e8903df8fa5c04fff21a9539773588f535e76775a5f0c40171e07cc5); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -228,7 +228,7 @@ class Transfer(_message.Message):
     def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ..., source_start: _Optional[_Iterable[int]] = ..., target_start: _Optional[_Iterable[int]] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Exchange(_message.Message):
-    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes", "part_of")
+    __slots__ = ("operand", "result", "transfers", "origin", "operand_dims", "result_dims", "element_bytes", "part_of", "copy", "scratch")
     OPERAND_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     TRANSFERS_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,8 @@ class Exchange(_message.Message):
     RESULT_DIMS_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PART_OF_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     operand: Argument
     result: Argument
     transfers: _containers.RepeatedCompositeFieldContainer[Transfer]
@@ -245,7 +247,9 @@ class Exchange(_message.Message):
     result_dims: _containers.RepeatedScalarFieldContainer[int]
     element_bytes: int
     part_of: str
-    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ...) -> None: ...
+    copy: str
+    scratch: Argument
+    def __init__(self, operand: _Optional[_Union[Argument, _Mapping]] = ..., result: _Optional[_Union[Argument, _Mapping]] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., operand_dims: _Optional[_Iterable[int]] = ..., result_dims: _Optional[_Iterable[int]] = ..., element_bytes: _Optional[int] = ..., part_of: _Optional[str] = ..., copy: _Optional[str] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("processes",)

@@ -36,6 +36,7 @@ class FakeGpu:
 
     simulated = False
     ordinal = 0
+    identity = bytes(16)
     name = "Fake"
     capability = (9, 0)
     limits = Limits(227 << 10, 8)

@@ -2,7 +2,7 @@
 // that what runtime/devices/cuda.py hands them is tested without a GPU. Each call is compared with
 // what the driver's documentation demands; what breaks it is told on stderr as VIOLATION, and the
 // call fails. Kernels do nothing but for "add_one" (y = x + 1) and "add" (z = x + y) over four
-// floats. With STUB_QUIET set, nothing else is told; with STUB_FAST set, nothing is checked either.
+// floats, and the entries that copy boxes for exchanges. With STUB_QUIET set, nothing else is told; with STUB_FAST set, nothing is checked either.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -62,6 +62,15 @@ static int driver_version(void) {
     return version ? atoi(version) : 13000;
 }
 Result cuDriverGetVersion(int *version) { *version = driver_version(); return SUCCESS; }
+// Each process has a GPU of its own, but with STUB_ONE_GPU.
+Result cuDeviceGetUuid_v2(unsigned char *found, int device) {
+    static const char *numbers[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    memset(found, 7, 16);
+    for (int i = 0; i < 4 && !getenv("STUB_ONE_GPU"); i++)
+        if (getenv(numbers[i])) found[0] = atoi(getenv(numbers[i]));
+    return SUCCESS;
+}
+Result cuDeviceGetUuid(unsigned char *found, int device) { return cuDeviceGetUuid_v2(found, device); }
 Result cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 Result cuDeviceGet(int *device, int ordinal) {
     DEMAND(!ordinal, "cuDeviceGet: device %d", ordinal);
@@ -120,6 +129,9 @@ static int block_of(Address address, size_t size) {
             return i;
     return -1;
 }
+// For the stand-in for NCCL.
+int stub_is_memory(Address address, size_t size) { return block_of(address, size) >= 0; }
+int stub_is_stream(Handle stream) { return is(stream, STREAM); }
 #define DEMAND_MEMORY(a, n) \
     DEMAND(!(n) || block_of(a, n) >= 0, "%s: %zu bytes at %llx are in no allocation", __func__, \
            (size_t)(n), (unsigned long long)(a))
@@ -232,11 +244,12 @@ Result cuEventElapsedTime_v2(float *milliseconds, Handle begin, Handle end) {
 }
 
 // Code. Entries of PTX have the parameters, thread limits and clusters that its text declares.
+static const char *COPY = "exchange_copy$";
 enum { PARAMETERS = 512, ENTRIES = 4096, NAME = 256 };
 typedef struct {
     char name[NAME];
     Handle module;
-    int kind;  // 1: add_one, 2: add
+    int kind;  // 1: add_one, 2: add, -n: copies boxes of words of n bytes
     int count, sizes[PARAMETERS], alignments[PARAMETERS];
     int threads, cluster, dynamic_shared, wide_clusters;
 } Entry;
@@ -284,6 +297,7 @@ static void read_entries(Handle module, const char *text) {
         memcpy(entry->name, at, length);
         entry->module = module;
         entry->kind = !strcmp(entry->name, "add_one") ? 1 : !strcmp(entry->name, "add") ? 2 : 0;
+        if (!strncmp(entry->name, COPY, strlen(COPY))) entry->kind = -atoi(entry->name + strlen(COPY));
         entry->dynamic_shared = 49152;
         read_parameters(entry, open, end);
         entry->threads = after(end, body, ".reqntid ");
@@ -371,7 +385,8 @@ typedef struct {
     Attribute *attributes;
     unsigned count;
 } Config;
-typedef struct { int kind; float *memory[3]; Entry *entry; unsigned cluster; unsigned grid[3], block[3], shared; } Node;
+typedef struct { unsigned char *target, *source; unsigned sizes[4]; int64_t to[3], from[3]; } Box;
+typedef struct { int kind; float *memory[3]; Box box; Entry *entry; unsigned cluster; unsigned grid[3], block[3], shared; } Node;
 enum { NODES = 4096 };
 typedef struct Graph { int count; Node nodes[NODES]; Handle handle; struct Graph *source; } Graph;
 
@@ -413,7 +428,31 @@ static Result check_launch(const char *what, Entry *entry, const unsigned *grid,
     }
     return SUCCESS;
 }
+static void copy_box(const Box *box, size_t word) {
+    const unsigned *n = box->sizes;
+    size_t row = n[3] * word;
+    for (unsigned i = 0; i < n[0]; i++) for (unsigned j = 0; j < n[1]; j++) for (unsigned k = 0; k < n[2]; k++) {
+        int64_t to = i * box->to[0] + j * box->to[1] + k * box->to[2];
+        int64_t from = i * box->from[0] + j * box->from[1] + k * box->from[2];
+        unsigned char *target = box->target + to * (int64_t)word;
+        if ((uintptr_t)target % word || block_of((Address)target, row) < 0) {
+            VIOLATION("a box is copied to %p, %zu bytes in words of %zu", target, row, word);
+            return;
+        }
+        if (!box->source) { memset(target, 0, row); continue; }
+        unsigned char *source = box->source + from * (int64_t)word;
+        if ((uintptr_t)source % word || block_of((Address)source, row) < 0) {
+            VIOLATION("a box is copied from %p, %zu bytes in words of %zu", source, row, word);
+            return;
+        }
+        memcpy(target, source, row);
+    }
+}
 static void run(const Node *node) {
+    if (node->kind < 0) {
+        copy_box(&node->box, -node->kind);
+        return;
+    }
     for (int i = 0; node->kind && i < 4; i++)
         if (node->kind == 1)
             node->memory[1][i] = node->memory[0][i] + 1;
@@ -426,7 +465,14 @@ static Node node_of(Entry *entry, const unsigned *grid, const unsigned *block, u
     memcpy(node.grid, grid, sizeof node.grid);
     memcpy(node.block, block, sizeof node.block);
     node.kind = fast ? 0 : entry->kind;
-    for (int i = 0; node.kind && i <= node.kind; i++) node.memory[i] = *(float **)parameters[i];
+    for (int i = 0; node.kind > 0 && i <= node.kind; i++) node.memory[i] = *(float **)parameters[i];
+    if (node.kind < 0) {
+        node.box.target = *(unsigned char **)parameters[0];
+        node.box.source = *(unsigned char **)parameters[1];
+        for (int i = 0; i < 4; i++) node.box.sizes[i] = *(unsigned *)parameters[2 + i];
+        for (int i = 0; i < 3; i++) node.box.to[i] = *(int64_t *)parameters[6 + i];
+        for (int i = 0; i < 3; i++) node.box.from[i] = *(int64_t *)parameters[9 + i];
+    }
     return node;
 }
 enum { CLUSTER_DIMENSION = 4 };

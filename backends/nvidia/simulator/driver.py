@@ -7,6 +7,7 @@ when they die. Memory that was given back is never handed out again, so its use 
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ class SimulatedGpu:
         mode: str = "lazy",
         seed: int = 0,
     ) -> None:
+        self.identity = os.urandom(16)
         self.name = f"a simulated {architecture.name}"
         self.capability = divmod(architecture.version, 10)
         self.limits = Limits(
@@ -106,18 +108,19 @@ class SimulatedGpu:
         """The host's own collection does it."""
 
     def upload(self, address: int, source: np.ndarray[Any, Any], stream: Any) -> None:
-        self._span(address, source.nbytes)[...] = source.reshape(-1).view(np.uint8)
+        self.span(address, source.nbytes)[...] = source.reshape(-1).view(np.uint8)
 
     def download(self, target: np.ndarray[Any, Any], address: int, stream: Any) -> None:
-        target.reshape(-1).view(np.uint8)[...] = self._span(address, target.nbytes)
+        target.reshape(-1).view(np.uint8)[...] = self.span(address, target.nbytes)
 
     def copy(self, target: int, source: int, size: int, stream: Any) -> None:
-        self._span(target, size)[...] = self._span(source, size)
+        self.span(target, size)[...] = self.span(source, size)
 
     def fill(self, address: int, size: int, stream: Any) -> None:
-        self._span(address, size)[...] = _POISON
+        self.span(address, size)[...] = _POISON
 
-    def _span(self, address: int, size: int) -> np.ndarray[Any, Any]:
+    def span(self, address: int, size: int) -> np.ndarray[Any, Any]:
+        """Memory of the device, uint8, which it shares."""
         with self._lock:
             found = self.memory.span(address, size) if size else np.empty(0, np.uint8)
         if found is None:

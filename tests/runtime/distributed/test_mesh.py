@@ -75,7 +75,7 @@ CALLS = """
 import sys
 import numpy as np
 import girih
-program = girih.load(sys.argv[1])
+program = girih.load(sys.argv[1], simulate="--simulate" in sys.argv)
 from girih.runtime.distributed.launch import own_rank
 given = np.load(sys.argv[2])
 first = program(given["x"])
@@ -104,19 +104,22 @@ print("equal")
 """
 
 
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
 @pytest.mark.parametrize("mesh", [{"data": 2, "model": 2}, {"data": 3}])
-def test_whole_and_local_arrays(mesh, tmp_path):
+def test_whole_and_local_arrays(mesh, target, tmp_path):
     """3 processes cut 50 rows unevenly; hidden weights are cut, and packed for each process."""
-    module, x = network(), normal(50, 256)
+    simulated = target == "ptx-sim"
+    module, x = network(hidden=130 if simulated else 1026), normal(50, 256)
     wanted = interpret(module, [x, np.zeros((), np.float32)])
     said = {name: spec for name, spec in SAID.items() if name == "x" or "model" in mesh}
-    program = girih.compile(module, mesh=mesh, shardings=said)
+    program = girih.compile(module, target=target, mesh=mesh, shardings=said)
     assert program.mesh is not None and dict(program.mesh.axes) == mesh
     assert [str(a) for a in program.signature.arguments] == ["x: f32[50,256]", "seen: f32[]"]
     program.save(tmp_path / "p.girih")
     np.savez(tmp_path / "data.npz", x=x, y=wanted[0])
     count = program.mesh.devices
-    said = printed(count, tmp_path, CALLS, tmp_path / "p.girih", tmp_path / "data.npz")
+    names = [tmp_path / "p.girih", tmp_path / "data.npz", *["--simulate"] * simulated]
+    said = printed(count, tmp_path, CALLS, *names)
     assert said.count("equal") == count
 
 
@@ -236,7 +239,8 @@ LOOP = """
 import sys
 import numpy as np
 import girih
-program, given = girih.load(sys.argv[1]), np.load(sys.argv[2])
+program = girih.load(sys.argv[1], simulate="--simulate" in sys.argv)
+given = np.load(sys.argv[2])
 for turns in (3, 0):
     (found,) = program(given["x"], np.int32(turns))
     found = found.gather()
@@ -245,7 +249,8 @@ print("equal")
 """
 
 
-def test_a_loop_that_an_argument_decides(tmp_path):
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+def test_a_loop_that_an_argument_decides(target, tmp_path):
     """Its turns, in which sums are sent, are the same in all processes: the argument is whole."""
     kind, scalar = TensorType((8, 8), F32), TensorType((), I32)
 
@@ -261,13 +266,13 @@ def test_a_loop_that_an_argument_decides(tmp_path):
         return [b.op("while", [start, count, x], {}, regions, kinds).results[2]]
 
     module = build_module([kind, scalar], body)
-    program = girih.compile(
-        module, mesh={"x": 4}, shardings={"input[0]": (None, "x"), "input[1]": ()}
-    )
+    said = {"input[0]": (None, "x"), "input[1]": ()}
+    program = girih.compile(module, target=target, mesh={"x": 4}, shardings=said)
     assert any(step.WhichOneof("action") == "exchange" for step in program.plan.steps)
     program.save(tmp_path / "p.girih")
     x = normal(8, 8) / 4
     y3, y0 = (interpret(module, [x, np.int32(n)])[0] for n in (3, 0))
     np.savez(tmp_path / "data.npz", x=x, y3=y3, y0=y0)
-    said = printed(4, tmp_path, LOOP, tmp_path / "p.girih", tmp_path / "data.npz")
+    names = [tmp_path / "p.girih", tmp_path / "data.npz", *["--simulate"] * (target != "cpu")]
+    said = printed(4, tmp_path, LOOP, *names)
     assert said.count("equal") == 4

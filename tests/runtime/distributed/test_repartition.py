@@ -11,6 +11,8 @@ import pytest
 
 import girih
 from girih.hlo.interpret import interpret
+from girih.runtime.bundle import Bundle
+from girih.runtime.plans import parse_plan
 
 from ..test_imports import GUARD
 from . import launch
@@ -71,3 +73,23 @@ def test_processes_choose_by_their_number(moved: Path, count: int) -> None:
     """Of four meshes of eight devices the first; 50 rows on 3 x 2 are cut unevenly."""
     said = printed(count, moved, CALL, moved / "p.girih", moved / "data.npz")
     assert said.count("equal") == count
+
+
+def test_code_for_gpus_moves_to_other_meshes(tmp_path: Path) -> None:
+    """For the targets that the bundle has code for."""
+    bundle = tmp_path / "p.girih"
+    module = network(12, 24, 18)
+    program = girih.compile(module, target="ptx-sim", mesh={"data": 2, "model": 2}, shardings=SAID)
+    program.save(bundle)
+    code = "from girih.cli import main; main(['repartition', *__import__('sys').argv[1:]])"
+    command = [sys.executable, "-c", code, str(bundle), "--mesh", "data=1,model=3"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(girih.UserError, match="is for data=2,model=2 and for model=3, and 1 proc"):
+        girih.load(bundle, allow_native=True, simulate=True)
+    variants = Bundle(bundle).variants
+    assert list(variants) == ["nvidia:sm_90a@data=2,model=2", "nvidia:sm_90a@model=3"]
+    plan = parse_plan(variants["nvidia:sm_90a@model=3"])
+    assert (plan.processes, plan.format_version) == (3, "1.6")
+    (step,) = [step.exchange for step in plan.steps if step.exchange.part_of][:1]
+    assert step.copy == "exchange_copy$"

@@ -17,7 +17,7 @@ from .launch import launched, needs_mpi
 pytestmark = [pytest.mark.mpi, needs_mpi]
 
 RANK = """
-import json, sys
+import json, os, sys
 import numpy as np
 import girih
 from mpi4py import MPI
@@ -26,7 +26,8 @@ folder, *names = sys.argv[1:]
 rank = MPI.COMM_WORLD.Get_rank()
 found = {}
 for name in names:
-    program = girih.load(f"{folder}/{name}.girih", threads=1)
+    simulate = bool(os.environ["SIMULATE"])
+    program = girih.load(f"{folder}/{name}.girih", threads=1, simulate=simulate)
     with np.load(f"{folder}/{name}.npz") as data:
         results = program(data[f"i{rank}"])
         results = results if isinstance(results, (list, tuple)) else [results]
@@ -38,8 +39,11 @@ with open(f"{folder}/{rank}.json", "w") as file:
 """
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_bits_and_bytes_are_the_interpreters(tmp_path, count):
+@pytest.mark.parametrize(
+    ("count", "target"), [(2, "cpu"), (4, "cpu"), (8, "cpu"), (2, "ptx-sim"), (4, "ptx-sim:sm_80")]
+)
+def test_bits_and_bytes_are_the_interpreters(tmp_path, count, target):
+    """On simulated GPUs too, whose memory and launches are watched."""
     names = [*rooms.PROGRAMS, "on_grid"]
     wanted: dict[str, list[dict[str, int]]] = {}
     for name in names:
@@ -51,11 +55,12 @@ def test_bits_and_bytes_are_the_interpreters(tmp_path, count):
         for rank, row in enumerate(run.results):
             arrays |= {f"o{rank}_{number}": x for number, x in enumerate(row)}
         np.savez(tmp_path / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
-        girih.compile(module).save(tmp_path / f"{name}.girih")
+        girih.compile(module, target=target).save(tmp_path / f"{name}.girih")
         wanted[name] = run.received
     script = tmp_path / "rank.py"
     script.write_text(RANK)
-    done = launched(count, script, tmp_path, *names)
+    simulated = "1" if target.startswith("ptx-sim") else ""
+    done = launched(count, script, tmp_path, *names, SIMULATE=simulated)
     assert done.returncode == 0, done.stderr
     received = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
     for name in names:
