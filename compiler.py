@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Module, Op, Weight
 from .hlo.signature import Signature
-from .hlo.verify import verify
+from .hlo.verify import require_proven_sizes, verify
 from .options import Options
 from .runtime.bundle import MAIN
 
@@ -329,6 +329,8 @@ def _lowered(
     if backend.open_sizes:
         module = with_inferred_sizes(module)
         decisions = decisions_about(module, call)
+        if decisions is not None:
+            require_proven_sizes(module)  # no code looks whether sizes are equal
     with decided_by(decisions):
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit

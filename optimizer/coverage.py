@@ -16,6 +16,7 @@ from ..hlo.deciding import Decisions
 from ..hlo.errors import UnsupportedError, UserError
 from ..hlo.graph import Module
 from ..hlo.sizes import SizeConstraint, SizeSolver, Symbol
+from ..hlo.stated_sizes import dims_of_arguments
 from ..hlo.symbols import symbols_of
 from ..hlo.types import TensorType
 
@@ -41,9 +42,14 @@ def decisions_about(module: Module, call: Mapping[str, int] | None = None) -> De
     symbols = {name: module.symbols.get(name, Symbol()) for name in sorted(used)}
     endless = [name for name, said in symbols.items() if said.last is None]
     if endless:
+        places: dict[str, str] = {}
+        for place, dim in dims_of_arguments(module).items():
+            for name in symbols_of(dim):
+                places.setdefault(name, place)
         raise UnsupportedError(
-            f"the sizes {', '.join(endless)} have no largest value, for which memory is planned: "
-            f"give a range, sizes={{'{endless[0]}': (1, 512)}} (--size {endless[0]}=1..512)"
+            f"the sizes {', '.join(f'{name} ({places[name]})' for name in endless)} have no largest "
+            f"value, for which memory is planned: give a range, sizes={{'{endless[0]}': (1, 512)}} "
+            f"(--size {endless[0]}=1..512), or a number"
         )
     related = [one for one in module.constraints if used.issuperset(one.symbols)]
     assumptions = Assumptions(symbols, related)

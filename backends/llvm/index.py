@@ -83,7 +83,7 @@ class Affine:
         ends = self.low * factor, self.high * factor
         terms = tuple((axis, own * factor) for axis, own in self.terms)
         if not surely_at_most(0, factor):
-            ends = ends[::-1]
+            ends = ends[1], ends[0]
         return Affine(terms, self.constant * factor, ends)
 
     def __sub__(self, other: Affine) -> Affine:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
+
+from ...hlo.symbols import SymbolicDim
 
 _SHORT = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 _FLOATS = frozenset(("float", "double", "half", "bfloat"))
@@ -72,7 +75,7 @@ class Value:
 
     __slots__ = ("type", "name", "number")
 
-    def __init__(self, type_name: str, name: str, number: int | float | None = None) -> None:
+    def __init__(self, type_name: str, name: str, number: Any = None) -> None:
         self.type = type_name
         self.name = name
         self.number = number  # the Python number of a (splat) constant, else None
@@ -89,7 +92,7 @@ class Value:
         return element_of(self.type)
 
 
-Operand = Value | int | float | bool
+Operand = Value | SymbolicDim | int | float | bool
 
 
 def constant(type_name: str, number: int | float | bool) -> Value:

@@ -342,8 +342,8 @@ class CpuContext:
         """Take memory for a call, where that is shared with calls of other sizes."""
         blocks = self.variant.blocks
         if blocks is not None and self._memory is None:
-            self._memory = blocks.take()
-            moved = self._memory.address - self._base
+            self._memory = memory = blocks.take()
+            moved = memory.address - self._base
             self.slots[self.variant.arena_slots] += moved
             self.words[5] += moved
             self._base += moved

@@ -113,7 +113,7 @@ def test_a_fixed_program_compiles_and_an_open_one_says_how():
     x, table = np.ones((8, 16), np.float32), np.ones((32, 4), np.float32)
     compiled = girih.compile(program(), sizes={"tokens.0": 8, "seq": 16}, target="cpu")
     np.testing.assert_array_equal(compiled(x, table)[0], -x)
-    with pytest.raises(girih.UnsupportedError, match=r"what seq \(tokens.1\) are .*--size"):
+    with pytest.raises(girih.UnsupportedError, match=r"sizes seq \(tokens.1\) .*--size"):
         girih.compile(program(), sizes={"s0": 8})
     module = girih.import_model(program(), sizes={"s0": 8})
     (found,) = girih.interpret(module, [x, table])

@@ -301,7 +301,7 @@ def test_convolutions_of_packed_weights(form: str, what: str) -> None:
     assert not made.guards
     for batch, height, width in IMAGES:
         values = {"b": batch, "h": height, "w": width}
-        plain = convolution(form, "NHWC", tuple(bound(d, values) for d in opened))
+        plain = convolution(form, "NHWC", tuple(bound(d, values) for d in opened))  # type: ignore[arg-type]
         image, weight = arrays([value.tensor for value in plain.operands], {})
         module = Module({"main": Function("main", forward)})
         stored = np.asarray(interpret(module, [weight])[0])
