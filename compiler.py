@@ -267,6 +267,7 @@ def _compiled(
     from .entries import hardest_first
     from .optimizer.licence import Ledger
     from .optimizer.passes.encode import packings
+    from .optimizer.pipeline import blamed_on
     from .programs import Watched, digest_of, open_programs
 
     simulate, own_name = target.partition(":")[0] == SIMULATED, backend.name
@@ -284,7 +285,8 @@ def _compiled(
     ledger = Ledger()
 
     def pack(entries: Mapping[str, Lowered]) -> Made:
-        return _packed(entries, backend, options, say, simulate, ledger)
+        with blamed_on(options.disable):
+            return _packed(entries, backend, options, say, simulate, ledger)
 
     lowered: dict[str, Lowered] = {}
     alike: dict[str, str] = {}  # how weights lie that several entries read
@@ -292,6 +294,7 @@ def _compiled(
         module = watched.modules[name]
         lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
         alike = {**packings(lowered[name].fused), **alike}
+    depends_on_data = watched.asked
     made = pack({name: lowered[name] for name in modules})
     while (left := _left_out(lowered)) is not None:
         name, call = left
@@ -300,7 +303,6 @@ def _compiled(
         made = pack({name: lowered[name] for name in modules})
     if options.memory_limit is not None:
         _check_limit(made.program, lowered, options.memory_limit)
-    depends_on_data = watched.asked
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, modules, made)
     return Compiled(made.program, lambda: None if depends_on_data else made.remade(modules))
@@ -320,14 +322,14 @@ def _lowered(
     its code is tuned for, where calls decide them; None: likely ones."""
     from .hlo.deciding import decided_by
     from .hlo.specialize import with_inferred_sizes
-    from .optimizer.coverage import decisions_about
+    from .optimizer.coverage import decisions_about, is_open
     from .optimizer.licence import Ledger
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
     decisions = None
     if backend.open_sizes:
-        module = with_inferred_sizes(module)
+        module = with_inferred_sizes(module) if is_open(module) else module
         decisions = decisions_about(module, call)
         if decisions is not None:
             require_proven_sizes(module)  # no code looks whether sizes are equal

@@ -46,9 +46,10 @@ def decisions_about(module: Module, call: Mapping[str, int] | None = None) -> De
         for place, dim in dims_of_arguments(module).items():
             for name in symbols_of(dim):
                 places.setdefault(name, place)
+        listed = ", ".join(f"{name} ({places[name]})" for name in endless)
         raise UnsupportedError(
-            f"the sizes {', '.join(f'{name} ({places[name]})' for name in endless)} have no largest "
-            f"value, for which memory is planned: give a range, sizes={{'{endless[0]}': (1, 512)}} "
+            f"the sizes {listed} have no largest value, for which memory is planned: give "
+            f"a range, sizes={{'{endless[0]}': (1, 512)}} "
             f"(--size {endless[0]}=1..512), or a number"
         )
     related = [one for one in module.constraints if used.issuperset(one.symbols)]

@@ -131,6 +131,7 @@ class Program:
             raise UserError("the program has no entry point")
         self._entry = entry = default_entry(names) if entry is None else entry
         self._loaded = Loaded() if loaded is None else loaded
+        self._sizes: OpenSizes | None = None
         if entry is not None:
             self._bind(entry, module, plan, sizes, call)
         programs = self._loaded.programs
@@ -163,7 +164,6 @@ class Program:
             plan = parse_plan(variant, entry=entry)
         signature = parts.signatures[entry]
         self._formulas: tuple[int, ...] = ()
-        self._sizes: OpenSizes | None = None
         if plan is not None and is_open(signature):
             self._sizes = sizes = OpenSizes(plan, signature, "the program")
         if sizes is not None:

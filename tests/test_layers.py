@@ -21,7 +21,10 @@ MAY_IMPORT = {
     "runtime": {"hlo", "specs", "compiler", "__version__"},  # compiler: to compile anew, on demand
 }
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
-RUNTIME_AT_ONCE = {"hlo.errors", "hlo.extras", "hlo.signature", "hlo.types"}
+RUNTIME_AT_ONCE = {
+    "hlo.errors", "hlo.extras", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
+    "hlo.types",
+}  # fmt: skip
 ON_A_MESH = {  # more
     "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},
     "runtime/distributed/transfers.py": {"hlo.messages"},

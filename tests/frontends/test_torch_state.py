@@ -217,7 +217,7 @@ def test_copies_of_a_session_and_values_that_are_no_state():
         twin(UP)
         assert session.state["n"].tolist() == (2 * UP).tolist()
         assert twin.state["n"].tolist() == (4 * UP).tolist()
-    with pytest.raises(TypeError, match="a session is not pickled: pickle its state"):
+    with pytest.raises(TypeError, match="a session is not pickled: save"):
         pickle.dumps(session)
     wrong: Any
     for wrong in (None, [1], "n", 3):
