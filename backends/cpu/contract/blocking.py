@@ -45,6 +45,7 @@ _WIDE = 3  # vectors of a column group of a right side from far, read for more r
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 13  # bytes between rows that then share the sets of a first-level cache
 _NEAR_PANEL = 1 << 14  # bytes of the right side that stay in a first-level cache
+_MANY = 1, 2, 3, 4, 6, 8, 12, 16  # panels
 _LARGEST_SCRATCH = 1 << 27  # bytes
 
 
@@ -126,24 +127,27 @@ def row_panels(rows: int, most: int) -> tuple[int, int, int]:
 def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
     """`height_parts` of a product."""
     panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
-    return height_parts(cut.rows, panel)
+    return height_parts(shape.rows, cut.rows, panel)
 
 
-def height_parts(most: int, panel_bytes: int) -> dict[int, tuple[int, ...]]:
-    """Which micro-kernels compute a panel of so many rows where the call decides rows: one, or
-    several where the others find the right side in the first-level cache. Panels are of equal
-    height, so those of many rows are nearly the highest."""
+def height_parts(rows: int, most: int, panel_bytes: int) -> dict[int, tuple[int, ...]]:
+    """Which micro-kernels compute a panel, by its rows, where the call decides how many rows there
+    are: one, or several where the others find the right side in the first-level cache. Panels are
+    of equal height, so those of many rows are nearly the highest."""
+    many = max((n for n in _MANY if surely_at_most(n * most + 1, rows)), default=0)
+    least = max(1, (many * most + 1) // (many + 1))  # of more panels than `many`
+    if least > _FEW_ROWS:
+        return {n: (n,) for n in range(least, most + 1)}
     found: dict[int, tuple[int, ...]] = {0: ()}
     own: list[int] = []
-    for rows in range(1, most + 1):
-        usual = rows <= _FEW_ROWS or rows % (_FEW_ROWS + 1) == 0 or rows >= most - 1
+    for height in range(1, most + 1):
+        usual = height <= _FEW_ROWS or height % (_FEW_ROWS + 1) == 0 or height >= most - 1
         if usual or panel_bytes > _NEAR_PANEL:
-            own.append(rows)
+            own.append(height)
         # Few parts, none of them much lower than the others.
-        parts = [(one, *found[rows - one]) for one in own]
-        found[rows] = min(parts, key=lambda some: (len(some), -min(some)))
-    del found[0]
-    return found
+        parts = [(one, *found[height - one]) for one in own]
+        found[height] = min(parts, key=lambda some: (len(some), -min(some)))
+    return {height: parts for height, parts in found.items() if height >= least}
 
 
 def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:

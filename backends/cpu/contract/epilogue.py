@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Region, Value
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
@@ -130,10 +133,80 @@ class Epilogue:
         masks = self._masks(f, column, group, group.lanes)
         rows, stride = self.rows
         first = of_axis(Axis(row, rows)) if rows != 1 else ZERO
+        if self._merged is not None:
+            self._finish_lines(emitter, args, [at + first * stride for at in places], sums, masks)
+            return
         for place, total in enumerate(sums):
             line, position = divmod(place, group.vectors)
             at = places[position] + (first + line).within(0, rows - 1) * stride
             self._finish(emitter, args, at, total, group.lanes, masks[position])
+
+    @functools.cached_property
+    def _merged(self) -> tuple[range, ...] | None:
+        """Runs of the result's dims that nothing which follows the sums tells apart, where the call
+        decides sizes; None where they are numbers, or more follows than elementwise operations."""
+        dims = self.contraction.result.dims
+        sized = not any(isinstance(size, SymbolicDim) for size in dims)
+        if sized or any(result.dims != dims for result in self.results):
+            return None
+        cuts = {0, len(dims)}
+        above = _above(self.contraction)
+        for op in self.body.ops if self.body is not None else ():
+            if op is self.contraction or op in above:
+                continue
+            if op.name == "broadcast_in_dim":
+                source = op.operands[0]
+                to = list(op.broadcast_dimensions)
+                if source.rank and (op.result.dims != dims or to != sorted(to)):
+                    return None
+                if op.result.dims == dims:
+                    kept = {d for n, d in zip(source.dims, to, strict=True) if n == dims[d]}
+                    cuts |= {d for d in range(1, len(dims)) if (d in kept) != (d - 1 in kept)}
+            elif op.name != "constant" and op.definition.pattern != "elementwise":
+                return None
+        ends = sorted(cuts)
+        return tuple(range(a, b) for a, b in zip(ends, ends[1:], strict=False))
+
+    def _finish_lines(
+        self,
+        emitter: ElementEmitter,
+        args: llvm.Value,
+        places: Sequence[Affine],
+        sums: Sequence[llvm.Value],
+        masks: Sequence[Mask | None],
+    ) -> None:
+        """Finishes rows of vectors that begin at `places`, whose indices are found once."""
+        width = sums[0].lanes
+        rows, stride = self.rows
+        along = None  # which index grows from row to row
+        inner = 1
+        for number, run in reversed(list(enumerate(self._merged or ()))):
+            size = math.prod(self.contraction.result.dims[d] for d in run)
+            if inner == stride and (number == 0 or size == rows):
+                along = run[-1]
+            inner = inner * size
+        for position, at in enumerate(places):
+            index = self._index(emitter, at, width)
+            for line in range(len(sums) // len(places)):
+                here = at + stride * line
+                if line and along is not None:
+                    moved = list(index)
+                    moved[along] = moved[along] + line
+                    place = tuple(moved)
+                else:
+                    place = self._index(emitter, here, width) if line else index
+                total = sums[line * len(places) + position]
+                self._finish(emitter, args, here, total, width, masks[position], place)
+
+    def _index(self, emitter: ElementEmitter, at: Affine, width: int) -> tuple[Affine, ...]:
+        """A row-major position of the result as an index, dims that are not told apart as one: it
+        stands at the last of them."""
+        dims, runs = self.contraction.result.dims, self._merged or ()
+        sizes = [math.prod(dims[d] for d in run) for run in runs]
+        index: list[Affine] = []
+        for run, one in zip(runs, unravel(emitter, at, sizes, width), strict=True):
+            index += [ZERO] * (len(run) - 1) + [one]
+        return tuple(index)
 
     def _places(
         self,
@@ -181,18 +254,23 @@ class Epilogue:
         sums: llvm.Value,
         width: int,
         mask: Mask | None,
+        known: tuple[Affine, ...] | None = None,
     ) -> None:
-        """Computes and stores the results whose row-major position is `at`."""
+        """Computes and stores the results whose row-major position is `at`; `known` is their
+        index."""
         f = emitter.function
         register = self._register(f, sums)
         emitter.overrides[self.contraction.result] = lambda index, lanes: (
             register if lanes == width else f.extract(register, 0)
         )
         finished: list[tuple[Value, Affine, Register]] = []
+        if known is None and self._merged is not None:
+            known = self._index(emitter, at, width)
         for result in self.results:
-            index = unravel(emitter, at, result.dims, width)
+            index = known or unravel(emitter, at, result.dims, width)
             value = emitter.value(result, index, width, mask)
-            finished.append((result, linear(index, result.dims), value))
+            place = linear(index, result.dims) if known is None else at
+            finished.append((result, place, value))
         # What an operand gives is read before anything is written where it lies.
         for position, (result, place, value) in enumerate(finished):
             target = f.load("ptr", f.pointer(args, self.arguments + position, "ptr"))
@@ -210,6 +288,18 @@ class Epilogue:
         if element.is_float:
             return elements.rounded(f, sums, element)
         return elements.wrapped(f, sums, element)
+
+
+def _above(contraction: Op) -> set[Op]:
+    """What the contraction's operands are made by."""
+    found: set[Op] = set()
+    waiting = [value.op for value in contraction.operands]
+    while waiting:
+        op = waiting.pop()
+        if op is not None and op not in found:
+            found.add(op)
+            waiting += [value.op for value in op.operands]
+    return found
 
 
 def unravel(

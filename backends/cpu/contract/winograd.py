@@ -171,7 +171,9 @@ class _Emitter:
         self.last_rows = (self.down - (self.blocks - 1) * self.deep) * self.across
         self.opened = any(isinstance(n, SymbolicDim) for n in (self.rows, self.last_rows))
         self.limit = largest_rows(target.vector_registers, self.vectors)
-        self.heights = height_parts(self.limit, self.steps * width * 4) if self.opened else {}
+        self.heights: dict[int, tuple[int, ...]] = {}
+        if self.opened:
+            self.heights = height_parts(self.last_rows, self.limit, self.steps * width * 4)
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
         self.transformed = _PLACES * self.rows * self.pitch
