@@ -180,9 +180,9 @@ class Epilogue:
         rows, stride = self.rows
         along = None  # which index grows from row to row
         inner = 1
-        for number, run in reversed(list(enumerate(self._merged or ()))):
+        for place_of_run, run in reversed(list(enumerate(self._merged or ()))):
             size = math.prod(self.contraction.result.dims[d] for d in run)
-            if inner == stride and (number == 0 or size == rows):
+            if inner == stride and (place_of_run == 0 or size == rows):
                 along = run[-1]
             inner = inner * size
         for position, at in enumerate(places):
