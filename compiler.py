@@ -320,7 +320,7 @@ def _lowered(
 ) -> Lowered:
     """An entry point after all passes, and within the user's limit of memory. call: the sizes that
     its code is tuned for, where calls decide them; None: likely ones."""
-    from .hlo.deciding import decided_by
+    from .hlo.deciding import codeable, decided_by
     from .hlo.specialize import with_inferred_sizes
     from .optimizer.coverage import decisions_about, is_open
     from .optimizer.licence import Ledger
@@ -333,7 +333,8 @@ def _lowered(
         decisions = decisions_about(module, call)
         if decisions is not None:
             require_proven_sizes(module)  # no code looks whether sizes are equal
-    with decided_by(decisions):
+    names = () if decisions is None else tuple(decisions.assumptions.symbols)
+    with decided_by(decisions), codeable("", module.name or "the program", names):
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
     if limit is None or decisions is not None:

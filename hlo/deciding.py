@@ -21,9 +21,9 @@ from traceback import extract_stack
 from typing import Any
 
 from .assumptions import Assumptions, assuming
-from .errors import CompilerBug
+from .errors import CompilerBug, UnsupportedError
 from .sizes import SizeConstraint
-from .symbols import Dim, Order, SymbolicDim, bound, ordered_by
+from .symbols import Dim, Order, SizeTooLong, SymbolicDim, bound, ordered_by
 
 
 class Decisions(Order):
@@ -119,6 +119,28 @@ def estimating() -> Iterator[None]:
 def current() -> Decisions | None:
     """The decisions that are being taken; None outside of `deciding`."""
     return _CURRENT.get()
+
+
+@contextmanager
+def codeable(place: str, what: str, names: Sequence[str]) -> Iterator[None]:
+    """Inside, code is made for sizes with these symbols; none: for fixed ones.
+
+    What passes and emitters cannot do with them is an UnsupportedError that says what can be done,
+    whatever they stumble over: that a size is no number shows first where a number is needed.
+    """
+    try:
+        yield
+    except (TypeError, AttributeError, AssertionError, SizeTooLong, CompilerBug) as error:
+        if not names:
+            raise
+        one = len(names) == 1
+        fixed = ", ".join(f"{name}=NUMBER" for name in names)
+        raise UnsupportedError(
+            f"{place}{what}: there is no code for it yet where calls decide the "
+            f"size{'' if one else 's'} {', '.join(names)}; fix "
+            f"{'it' if one else 'one of them, or all'} with --size {fixed.replace(', ', ' --size ')}"
+            f" or sizes={{...}} (it stopped at: {error or type(error).__name__})"
+        ) from error
 
 
 def _decisions() -> Decisions:

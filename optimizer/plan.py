@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..hlo.build import make_op
-from ..hlo.deciding import at_hint, decided_by, largest
+from ..hlo.deciding import at_hint, codeable, decided_by, largest
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.messages import most_staged
@@ -161,12 +161,14 @@ class Planner:
         if known is not None:
             entry = known[0]
         else:
-            key = canonical_op(op)
+            key, names = canonical_op(op), ()
             if self.schedule.decisions is not None:  # code is made by what is known of its sizes
-                key += self.schedule.decisions.said_of(symbols_in(op))
+                names = symbols_in(op)
+                key += self.schedule.decisions.said_of(names)
             entry = self.kernels.get(key)
             if entry is None:
-                facts = self.facts(key, op)
+                with codeable(op.place, headline(kernel_ops(op)), names):
+                    facts = self.facts(key, op)
                 entry = self.kernels[key] = KernelEntry(key, op, facts, len(self.kernels))
             if shared:
                 self.same[shared] = entry, op

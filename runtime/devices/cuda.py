@@ -170,8 +170,9 @@ class CudaDriver:
 
     @property
     def identity(self) -> bytes:
-        newest = "cuDeviceGetUuid_v2" if hasattr(self._cuda, "cuDeviceGetUuid_v2") else ""
-        return bytes(_call(newest or "cuDeviceGetUuid", self._device).bytes)
+        name = "cuDeviceGetUuid"  # cuda-python 12 has a second version of it, 13 that one alone
+        newest = f"{name}_v2" if hasattr(self._cuda, f"{name}_v2") else name
+        return bytes(_call(newest, self._device).bytes)
 
     def _attribute(self, name: str) -> int:
         which = getattr(self._cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
