@@ -134,12 +134,12 @@ def codeable(place: str, what: str, names: Sequence[str]) -> Iterator[None]:
         if not names:
             raise
         one = len(names) == 1
-        fixed = ", ".join(f"{name}=NUMBER" for name in names)
+        fixed = " ".join(f"--size {name}=NUMBER" for name in names)
         raise UnsupportedError(
             f"{place}{what}: there is no code for it yet where calls decide the "
             f"size{'' if one else 's'} {', '.join(names)}; fix "
-            f"{'it' if one else 'one of them, or all'} with --size {fixed.replace(', ', ' --size ')}"
-            f" or sizes={{...}} (it stopped at: {error or type(error).__name__})"
+            f"{'it' if one else 'one of them, or all'} with {fixed} or sizes={{...}} "
+            f"(it stopped at: {error or type(error).__name__})"
         ) from error
 
 
