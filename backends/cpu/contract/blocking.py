@@ -13,6 +13,7 @@ a cost model scores them at once; `default` is a choice without a machine model.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -43,7 +44,8 @@ _SMALL_RIGHT = 1 << 17  # bytes of a right side that stays near in any order
 _FEW_ROWS = 6  # for which a column group is as wide as registers allow
 _WIDE = 3  # vectors of a column group of a right side from far, read for more rows than a few
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
-_SAME_SETS = 1 << 13  # bytes between rows that then share the sets of a first-level cache
+_SAME_SETS = 1 << 12  # bytes between rows that then share the sets of a first-level cache
+_WAYS = 8  # lines that such a set holds: 8 where caches have 32 KiB, 12 where they have 48
 _NEAR_PANEL = 1 << 14  # bytes of the right side that stay in a first-level cache
 _MANY = 1, 2, 3, 4, 6, 8, 12, 16  # panels
 _LARGEST_SCRATCH = 1 << 27  # bytes
@@ -114,6 +116,19 @@ def blocking_of(row: np.void) -> Blocking:
 def largest_rows(registers: int, vectors: int) -> int:
     """Rows whose accumulators, with the right side's vectors and one left value, fit registers."""
     return max(1, (registers - 1 - vectors) // vectors)
+
+
+def crowded(shape: ProductShape) -> bool:
+    """Whether the rows of the left side share the sets of a first-level cache where they lie."""
+    apart = shape.left_row_stride * shape.element_bytes
+    return isinstance(apart, int) and apart > 0 and apart % _SAME_SETS == 0
+
+
+def most_rows(shape: ProductShape, vectors: int, pack_left: bool) -> int:
+    """Rows of a micro-kernel: what registers hold, and what the cache can keep of a left side that
+    is read in place."""
+    most = largest_rows(shape.registers, vectors)
+    return most if pack_left or not crowded(shape) else min(most, _WAYS)
 
 
 def row_panels(rows: int, most: int) -> tuple[int, int, int]:
@@ -214,12 +229,14 @@ def candidates(shape: ProductShape) -> np.ndarray:
         depths += [d for d in (*rows, 128, 256, 384, 512, 1024) if d < shape.depth]
     lefts = [True] if shape.left_must_pack else [False, True] if shape.left_may_pack else [False]
     rights = [True] if shape.right_must_pack else [False, True]
+    # Of a left side that crowds in place, panels are lower than those of its copy.
+    kinds = [[left] for left in lefts] if crowded(shape) else [lefts]
     found = []
-    for vectors in vector_choices(shape):
-        most = largest_rows(shape.registers, vectors)
+    for vectors, some in itertools.product(vector_choices(shape), kinds):
+        most = most_rows(shape, vectors, some[0])
         panels = row_panels(shape.rows, most)[0]
         groups = -(-shape.columns // (vectors * shape.lanes))
-        axes = (depths, lefts, rights, _powers(panels), _powers(groups))
+        axes = (depths, some, rights, _powers(panels), _powers(groups))
         parts = [part.ravel() for part in np.meshgrid(*map(np.array, axes), indexing="ij")]
         whole = -(-panels // parts[3])
         quarter = -(-whole // 4)
@@ -329,14 +346,14 @@ def default(shape: ProductShape) -> Blocking:
     if found := streaming(shape):
         return found
     vectors = column_vectors(shape)
-    most = largest_rows(shape.registers, vectors)
-    panels, size, _ = row_panels(shape.rows, most)
     width = vectors * shape.lanes
     groups = -(-shape.columns // width)
     pack_right = shape.right_must_pack or _right_pays(shape, width)
     pack_left = shape.left_must_pack or (
         groups >= _SHARING_GROUPS and _left_pays(shape, pack_right)
     )
+    most = most_rows(shape, vectors, pack_left)
+    panels, size, _ = row_panels(shape.rows, most)
     per_block = _panels_per_block(shape, panels, size, pack_left)
     blocks = -(-panels // per_block)
     wanted = -(-_ENOUGH_TILES // shape.outer)
@@ -381,7 +398,8 @@ def _left_pays(shape: ProductShape, pack_right: bool) -> bool:
         return False
     apart = shape.left_row_stride * shape.element_bytes
     scattered = abs(shape.left_depth_stride) * shape.element_bytes >= _SCATTERED
-    return scattered or (pack_right and apart % _SAME_SETS == 0 and apart > 0)
+    # Where all rows lie one page apart, fewer of them at a time are faster than a copy.
+    return scattered or (pack_right and apart % (2 * _SAME_SETS) == 0 and apart > 0)
 
 
 def _panels_per_block(shape: ProductShape, panels: int, size: int, pack_left: bool) -> int:

@@ -147,6 +147,21 @@ def test_candidates_hold_what_is_chosen() -> None:
         assert sum(blocking.scratch_parts(shape, blocking.blocking_of(cut))) <= size + 3 * 64
 
 
+def test_rows_that_share_the_sets_of_a_cache() -> None:
+    """In place no more of them than a set has lines; a copy lies apart."""
+    target = codegen.level_target("avx512")
+    for depth, together in ((1024, True), (1000, False)):
+        shape = contract.shape_of(product(512, depth, 512), target)
+        assert shape is not None
+        assert blocking.crowded(shape) is together
+        cuts = blocking.candidates(shape)
+        in_place = cuts["rows"][~cuts["pack_left"]].max()
+        assert in_place <= 8 or not together
+        assert blocking.default(shape).rows <= in_place
+        copied = cuts["rows"][cuts["pack_left"]]
+        assert not len(copied) or copied.max() >= in_place
+
+
 @pytest.mark.parametrize(
     "change",
     [{"rows": 99}, {"panels": 0}, {"groups": 99}, {"depth": 0}, {"depth": 65}],
