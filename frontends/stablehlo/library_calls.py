@@ -82,7 +82,8 @@ def convert(converter: Converter, operation: tree.Operation, built: list[Op]) ->
 
 
 def _facts(converter: Converter, operation: tree.Operation) -> dict[str, Any]:
-    """The call's configuration, wherever it stands, and the bodies that it calls."""
+    """The call's configuration, wherever it stands, the bodies that it calls, and what tells the
+    numbers that an operand holds."""
     given = operation.attributes
     config = given.get("mhlo.backend_config", given.get("backend_config", ""))
     facts = attribute_tables.plain(config, converter.type) or {}
@@ -99,6 +100,7 @@ def _facts(converter: Converter, operation: tree.Operation) -> dict[str, Any]:
     free = any(refine.is_free(value.type) for value in operation.results)
     kinds = [None] * len(operation.results)
     facts["types"] = kinds if free else converter.leaf_types(operation.results, operation)
+    facts["numbers"] = converter.known.numbers
     facts["elements"] = [
         converter.element(value.type.element) if isinstance(value.type, tree.Tensor) else None
         for value in operation.results
@@ -293,7 +295,7 @@ def _approximate_top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> S
     count = len(facts["types"])
     inputs, axis = operands[:count], int(facts["reduction_dim"])
     if len(operands) > 2 * count:  # the number is computed
-        wanted = refine.constant_numbers(operands[2 * count])
+        wanted = facts["numbers"](operands[2 * count])
     else:
         wanted = facts["types"][0].dims[axis] if facts["types"][0] else facts["top_k"]
     sort = {"dimension": axis, "is_stable": True}
@@ -324,7 +326,7 @@ def _first(b: Builder, value: Value, axis: int, count: Any) -> Value:
 def _top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Value]:
     k = facts["types"][0].dims[-1] if facts["types"][0] else None
     if len(operands) == 2:
-        k = refine.constant_numbers(operands[1])
+        k = facts["numbers"](operands[1])
     if facts.get("largest", True):
         return b.op("chlo.top_k", operands[:1], {"k": k}).results
     x = operands[0]
@@ -342,7 +344,7 @@ def _threefry(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[V
 
 
 def _bit_generator(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Value]:
-    dims = refine.constant_numbers(operands[1])
+    dims = facts["numbers"](operands[1])
     if dims is None:
         raise ValueError("the shape is not known")
     types = [operands[0].type, TensorType(dims, facts["elements"][1])]
