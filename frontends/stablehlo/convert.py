@@ -183,7 +183,7 @@ class Converter:
             meshes=constraints.meshes_of(self, functions),
             constraints=tuple(self.known.constraints),
         )
-        return demanded_sizes.without_argument_sizes(self, module) if self.sizes_as_arguments else module
+        return demanded_sizes.with_equal_sizes(self, module)
 
     def _entry(self) -> str:
         """`main`, the only public function, or the only function with a body."""
@@ -526,7 +526,7 @@ class Converter:
             self.known.learn(op)
             for place, value in kept.items():
                 self.known.copy(value, op.results[place])
-            demanded_sizes.demand_equal_sizes(self, operation, op)
+            demanded_sizes.demand_sizes(self, operation, op)
         built.append(op)
         self.bind(operation.results, op.results)
 

@@ -9,7 +9,8 @@ of the operations; integers are taken to be large enough for their sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,10 +75,14 @@ class KnownIntegers:
         if constraint not in self.constraints:
             self.constraints.append(constraint)
 
-    def without(self, constraint: SizeConstraint) -> None:
-        """Take back a constraint that was demanded last."""
-        self.constraints.remove(constraint)
-        self._facts = None
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """What is demanded inside is taken back at the end."""
+        saved = dict(self.symbols), list(self.constraints), self._facts
+        try:
+            yield
+        finally:
+            self.symbols, self.constraints, self._facts = saved
 
     def numbers(self, value: Value) -> Any:
         """The integers of a value, nested in tuples as its dims are, sizes without what is
