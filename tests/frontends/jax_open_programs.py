@@ -162,7 +162,7 @@ PROGRAMS = (
         (("n + 2, 3", F), ("n, 3", F), ("", I, 0, 4)), ({"n": 1}, {"n": 19}),
     ),
     OpenProgram("while", looped, (("b, n", F),), BN),
-    OpenProgram("scan", scanned, (("n, b, 5", F), ("5, 4", F)), BN),
+    OpenProgram("scan", scanned, (("n, 3, 5", F), ("5, 4", F)), ({"n": 1}, {"n": 13})),
     OpenProgram(
         "fori", lambda x: lax.fori_loop(0, 4, lambda i, y: y * 0.5 + i, x), (("b, n", F),), BN
     ),

@@ -339,7 +339,7 @@ def default(shape: ProductShape) -> Blocking:
     )
     per_block = _panels_per_block(shape, panels, size, pack_left)
     blocks = -(-panels // per_block)
-    wanted = -(-_ENOUGH_TILES // shape.outer)
+    wanted = -(-_ENOUGH_TILES // max(1, shape.outer))  # a likely call may have none
     column_parts = groups
     if shape.left_must_pack:
         column_parts = min(-(-wanted // blocks), max(1, groups // _LEAST_GROUPS))
