@@ -94,8 +94,10 @@ class ProductShape:
 
 
 def at_hints(shape: ProductShape) -> ProductShape:
-    """The shape where blockings are chosen."""
-    return replace(shape, **{f.name: at_hint(getattr(shape, f.name)) for f in fields(shape)})
+    """The shape where blockings are chosen; nothing in it is empty that a call decides."""
+    sizes = {f.name: getattr(shape, f.name) for f in fields(shape)}
+    chosen = {n: max(1, at_hint(s)) for n, s in sizes.items() if isinstance(s, SymbolicDim)}
+    return replace(shape, **chosen)
 
 
 FIELDS = np.dtype(
@@ -339,7 +341,7 @@ def default(shape: ProductShape) -> Blocking:
     )
     per_block = _panels_per_block(shape, panels, size, pack_left)
     blocks = -(-panels // per_block)
-    wanted = -(-_ENOUGH_TILES // max(1, shape.outer))  # a likely call may have none
+    wanted = -(-_ENOUGH_TILES // shape.outer)
     column_parts = groups
     if shape.left_must_pack:
         column_parts = min(-(-wanted // blocks), max(1, groups // _LEAST_GROUPS))
