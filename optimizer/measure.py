@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..hlo.deciding import largest
 from ..hlo.graph import Module, Op, Region
+from ..hlo.symbols import Dim
 from .lending import Lent, lives
 from .memory import rounded
 from .overwriting import Hinders, hinders_of
@@ -94,16 +96,16 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
     if scratch is not None:
         for number, step in enumerate(steps.steps):
             if isinstance(step, RunStep):
-                needs[number] = size_of(scratch(step.op))
+                needs[number] = most_of(scratch(step.op))
     arena, every = [0] * (count + 1), [0] * (count + 1)
     for buffer, (first, last) in ranges.items():
         for changes in (every,) if buffer in lent else (arena, every):
-            changes[first] += size_of(buffer.bytes)
-            changes[last + 1] -= size_of(buffer.bytes)
+            changes[first] += most_of(buffer.bytes)
+            changes[last + 1] -= most_of(buffer.bytes)
     own = [buffer for buffer in steps.outputs if buffer.replaces is None]
     written = live_ranges(steps, "output")
     for buffer in own:
-        every[written[buffer][0]] += size_of(buffer.bytes)
+        every[written[buffer][0]] += most_of(buffer.bytes)
     live, highest = _sums(arena, needs), _sums(every, needs)
     peak = max(live, default=0)
     step = live.index(peak) if live else 0
@@ -113,10 +115,10 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
         ranges,
         lent,
         peak,
-        sum(size_of(buffer.bytes) for buffer in own),
+        sum(most_of(buffer.bytes) for buffer in own),
         max(highest, default=0),
         step,
-        tuple(sorted(there, key=lambda buffer: -buffer.bytes)),
+        tuple(sorted(there, key=lambda buffer: -largest(buffer.bytes))),
         needs[step] if needs else 0,
         tuple(live),
     )
@@ -125,6 +127,11 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
 def size_of(count: int) -> int:
     """What `count` bytes take in the arena."""
     return rounded(count) if count else 0
+
+
+def most_of(count: Dim) -> int:
+    """The most that `count` bytes can take in the arena, where a call decides them."""
+    return size_of(largest(count))
 
 
 def _sums(changes: list[int], needs: list[int]) -> list[int]:

@@ -8,9 +8,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..hlo.deciding import largest
 from ..hlo.graph import Op, Region, Value
-from .measure import Scratch, size_of
+from .measure import Scratch, most_of
 from .orders.graph import Pairs, Role, TaskGraph, task_graph
 from .orders.ready import least_net_order, list_order
 from .overwriting import Hinders
@@ -79,4 +78,4 @@ def bytes_beside(region: Region, weights: int | None = None) -> int:
     """
     read = [op.result for op in region.ops if op.name == "weight"] if weights is None else ()
     values = dict.fromkeys((*region.arguments, *region.captures(), *read))
-    return sum(size_of(largest(value.tensor.bytes)) for value in values) + (weights or 0)
+    return sum(most_of(value.tensor.bytes) for value in values) + (weights or 0)

@@ -16,6 +16,7 @@ from ..hlo.deciding import Decisions, current
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.processes import grid_of
+from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
 from .carried import turns
 from .overwriting import SOURCES, Hinders, fills, hinders_of, hindrances
@@ -252,7 +253,7 @@ class _Scheduler:
         }
         replaced = {output.replaces for output in self.out.outputs}
         return [
-            f"{leaf.path} is donated, but its {buffer.bytes:,} bytes are not overwritten: "
+            f"{leaf.path} is donated, but its {_spelled(buffer.bytes)} bytes are not overwritten: "
             f"{reasons.get(index) or 'no result takes its place'}"
             for index, (leaf, buffer) in enumerate(zip(given, self.out.inputs, strict=False))
             if leaf.donated and buffer not in replaced
@@ -543,6 +544,10 @@ def live_ranges(plan: Schedule, place: str = "arena") -> dict[Buffer, tuple[int,
                     ranges[buffer] = (first, end)
                     changed = True
     return ranges
+
+
+def _spelled(size: Dim) -> str:
+    return f"{size:,}" if isinstance(size, int) else str(size)
 
 
 def touched(step: Step) -> list[Buffer]:

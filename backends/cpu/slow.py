@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...hlo.deciding import estimating
 from ...hlo.graph import Op
 from ...hlo.precision import CONTRACTIONS
 from ...hlo.types import BF16, F32
@@ -12,6 +13,7 @@ from .contract.pairs import supports
 _REUSE = 16
 
 
+@estimating()
 def slow(op: Op, target: Target) -> str:
     """Why a contraction of narrow floats takes longer than the same one of f32: the target has no
     arithmetic for them, and widens them; "" where it does not (1.2 to 2.6 times for products of

@@ -22,7 +22,8 @@ SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a
 class Axis:
     """A non-negative integer below `extent`; `value` is that of lane 0, or a vector if GENERAL.
 
-    `depth` is the number of loops around its definition; `value` is a multiple of `multiple`.
+    Where a call decides the extent it may be 0: then there is no such integer, and no code runs
+    that computes with it. `depth` is the number of loops around its definition; `value` is a multiple of `multiple`.
     """
 
     __slots__ = ("value", "extent", "lanes", "depth", "multiple", "serial")
@@ -31,7 +32,8 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        self.value, self.extent, self.lanes = value, extent if surely_below(0, extent) else 1, lanes
+        is_empty = isinstance(extent, int) and extent < 1
+        self.value, self.extent, self.lanes = value, 1 if is_empty else extent, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 
@@ -52,7 +54,7 @@ class Affine:
             low = high = constant
             for axis, factor in terms:
                 reach = factor * (axis.extent - 1)
-                if surely_at_most(0, reach):
+                if surely_at_most(0, factor):
                     high = high + reach
                 else:
                     low = low + reach

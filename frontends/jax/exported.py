@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,10 @@ import numpy as np
 from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
 from ...hlo.graph import Dense, Module
 from ...hlo.signature import Signature, StructureError, Tree
+from ...hlo.size_text import MAXIMUM_TEXT
+from ...hlo.sizes import Symbol
+from ...hlo.specialize import symbols_of_type
+from ...hlo.symbols import Dim, SymbolicDim, maximum, minimum
 from ...hlo.types import TensorType, Type, element_type
 from .. import tree
 from ..stablehlo.bytecode import read_bytecode
@@ -137,12 +142,16 @@ def import_export(
 ) -> Module:
     """The module of an export; ImportBlockers where it needs side effects.
 
-    Symbolic shapes are fixed by example inputs; without them they block the import. An export for
-    several devices is one program with shardings, which means the same on one.
+    Symbolic shapes stay symbolic, by the names of the export, or example inputs fix them. An export
+    for several devices is one program with shardings, which means the same on one.
     """
     title = name or export.name or "export"
     given = _example_types(export, title, examples, keywords or {})
-    _check(export, title, bool(given))
+    _check(export, title)
+    if not given:
+        open_ = [n for n, value in enumerate(export.arguments) if not value.is_static]
+        given = {n: _type(export.arguments[n]) for n in open_}
+    names = dict.fromkeys(name for kind in given.values() for name in symbols_of_type(kind))
     document = read_bytecode(export.program, title)
     entry, leading = _entry_arguments(document, export)
     constants = [slot.constant for slot in entry if slot.constant is not None]
@@ -153,7 +162,12 @@ def import_export(
         for index, value in enumerate(export.arguments)
         if index not in kept
     }
-    module = Converter(document, title, "constant", entry, unused, platform, given).module()
+    sizes = {name: Symbol() for name in names}
+    module = Converter(
+        document, title, "constant", entry, unused, platform, given, sizes=sizes
+    ).module()
+    if names:
+        module = replace(module, symbols=_variables(module.symbols, names))
     if export.devices > 1:
         parts = any(op.definition.communicates for op in module.walk())
         what = (
@@ -189,7 +203,21 @@ def _example_types(
     return found
 
 
-def _check(export: Export, title: str, has_examples: bool) -> None:
+_SMALLEST = "a variable of jax.export is at least 1"
+
+
+def _variables(symbols: Mapping[str, Symbol], names: Iterable[str]) -> dict[str, Symbol]:
+    """The symbols, of which JAX's variables are never 0, also where checks were left out."""
+    found = dict(symbols)
+    for name in names:
+        symbol = found.get(name)
+        if symbol is not None and symbol.minimum < 1:
+            origin = "; ".join(filter(None, (symbol.origin, _SMALLEST)))
+            found[name] = symbol._replace(minimum=1, origin=origin)
+    return found
+
+
+def _check(export: Export, title: str) -> None:
     """Everything about the export as a whole that cannot be imported."""
     found: list[Blocker] = []
 
@@ -204,12 +232,6 @@ def _check(export: Export, title: str, has_examples: bool) -> None:
         )
     if export.effects:
         block("it has ordered side effects", "remove callbacks and prints before the export")
-    for value in () if has_examples else export.arguments:
-        if not value.is_static:
-            block(
-                f"an input has the symbolic shape {value}",
-                "give example inputs that fix it, or export the function with fixed shapes",
-            )
     if found:
         raise ImportBlockers(list(dict.fromkeys(found)), title)
 
@@ -244,9 +266,49 @@ def _entry_arguments(document: tree.Document, export: Export) -> tuple[list[Entr
 
 def _type(value: Abstract) -> TensorType:
     try:
-        return TensorType(tuple(int(dim) for dim in value.shape), element_type(value.element))
-    except ValueError:
+        return TensorType(tuple(map(_size, value.shape)), element_type(value.element))
+    except (ValueError, ZeroDivisionError):
         raise UnsupportedError(f"an input of type {value} is not supported") from None
+
+
+_OPERATIONS: Mapping[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
+    ast.Add: lambda x, y: x + y,
+    ast.Sub: lambda x, y: x - y,
+    ast.Mult: lambda x, y: x * y,
+    ast.Pow: lambda x, y: x**y,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
+    "floordiv": lambda x, y: x // y,
+    "mod": lambda x, y: x % y,
+    "max": maximum,
+    "min": minimum,
+}
+
+
+def _size(text: str) -> Dim:
+    """A dimension as JAX writes it: `floordiv(4*b + 1, 2)`, `mod(b, 8)`, `b^2`; ValueError for
+    others."""
+    try:
+        if len(text) <= MAXIMUM_TEXT:
+            return _size_of(ast.parse(text.replace("^", "**"), mode="eval").body)
+    except (MemoryError, RecursionError, SyntaxError, TypeError):
+        pass
+    raise ValueError(f"'{text[:80]}' is no dimension")
+
+
+def _size_of(node: ast.expr) -> Dim:
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            return SymbolicDim(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_size_of(operand)
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+            return _OPERATIONS[type(operation)](_size_of(left), _size_of(right))
+        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](_size_of(left), _size_of(right))
+    raise ValueError("it is no dimension")
 
 
 def _signature(module: Module, export: Export, document: tree.Document, leading: int) -> Signature:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ from ...hlo.graph import (
     Weight,
     arguments,
 )
+from ...hlo.assumptions import assuming
+from ...hlo.sizes import Symbol
 from ...hlo.types import (
     TOKEN,
     Element,
@@ -41,8 +43,9 @@ from ...hlo.types import (
 from ...hlo.verify import compatible
 from .. import tree
 from . import attributes as attribute_tables
-from . import constraints, gspmd, refine, special
+from . import constraints, demanded_sizes, gspmd, refine, special
 from .annotations import Annotations, left
+from .known_integers import OF_DATA, KnownIntegers
 from .literals import element_of, read_elements
 from .locations import Locations
 from .signatures import read_signature
@@ -77,7 +80,8 @@ class Converter:
     `unused` gives the types of the module's arguments that the file's entry does not take,
     `global_constants` the values of parameters that JAX tags as the same in every function,
     `input_types` the types of arguments whose shapes the file leaves free, or `examples` arrays
-    of those shapes, `entry` the function to start with.
+    of those shapes, `entry` the function to start with. `sizes` are symbols in `input_types`.
+    `sizes_as_arguments`: integers that the entry takes may be sizes of other arguments.
     """
 
     document: tree.Document
@@ -89,6 +93,8 @@ class Converter:
     input_types: Mapping[int, Type] = field(default_factory=dict)
     examples: Sequence[Any] = ()
     entry: str | None = None
+    sizes: Mapping[str, Symbol] = field(default_factory=dict)
+    sizes_as_arguments: bool = False
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
@@ -102,8 +108,10 @@ class Converter:
         self.symbols: dict[str, tree.Operation] = {}
         self._contents: dict[tuple[Type, bytes], list[tuple[str, Any]]] = {}
         self.free_shapes = refine.has_free_shapes(self.document.module)
-        self.symbolic = False  # free dimensions become symbols
-        self._symbols: refine.Symbols = {}
+        self.symbolic = False  # each free dimension becomes a symbol of its own
+        self.given_types = self.input_types
+        self.argument_sizes: dict[str, int] = {}  # symbol -> the argument that it is
+        self.known = KnownIntegers(self.sizes)
         self._open_calls: set[str] = set()
         self.callers: list[tree.Operation] = []  # the calls behind what is being converted
         gspmd.regroup(self.document.module)
@@ -114,18 +122,27 @@ class Converter:
         try:
             return self._module()
         except ImportBlockers as error:
-            reasons = [b.reason for b in error.blockers if refine.OF_DATA in b.reason]
+            reasons = [b.reason for b in error.blockers if OF_DATA in b.reason]
             if not self.free_shapes or not reasons:
                 raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             source = self.document.source or "the program"
             raise UserError(f"{source}: a function or its types are malformed: {error}") from error
-        again = Converter(
-            self.document, self.name, self.weight_prefix, self.entry_arguments, self.unused,
-            self.global_constants, self.input_types, self.examples, self.entry,
-        )  # fmt: skip
+        inputs = self.symbols[self._entry()].regions[0].arguments
+        if self.entry_arguments is None and any(map(demanded_sizes.is_size, inputs)):
+            with suppress(ImportBlockers):
+                return self._again(sizes_as_arguments=True)._module()
+        again = self._again()
         again.free_shapes, again.symbolic = False, True
         return again._module().with_notes(f"sizes are computed while it runs: {reasons[0]}")
+
+    def _again(self, sizes_as_arguments: bool = False) -> Converter:
+        """The same conversion, not begun yet."""
+        return Converter(
+            self.document, self.name, self.weight_prefix, self.entry_arguments, self.unused,
+            self.global_constants, self.given_types, self.examples, self.entry, self.sizes,
+            sizes_as_arguments,
+        )  # fmt: skip
 
     def _module(self) -> Module:
         top = self.document.module
@@ -145,17 +162,14 @@ class Converter:
         entry = self._entry()
         if self.examples:
             self.input_types = refine.example_types(self, self.symbols[entry], self.examples)
-        if self.free_shapes and self.entry_arguments is None:
-            inputs = enumerate(self.symbols[entry].regions[0].arguments)
-            if any(refine.is_free(v.type) and i not in self.input_types for i, v in inputs):
-                # Nothing says how large the inputs are: sizes stay free.
-                self.free_shapes, self.symbolic = False, True
+        if self.free_shapes:
+            self.input_types = refine.open_inputs(self, self.symbols[entry])
         self.function(entry, self.entry_arguments)
         self.raise_blockers()
         functions = {key: value for key, value in self.functions.items() if value is not None}
         title = self.name or str(top.attributes.get("sym_name", ""))
         main = functions[entry]
-        return Module(
+        module = Module(
             functions,
             entry,
             title,
@@ -163,11 +177,13 @@ class Converter:
             None
             if self.entry_arguments is not None
             else read_signature(self.symbols[entry], main, self.locations),
-            symbols=self._symbols,
+            symbols=self.known.symbols,
             attributes=facts,
             notes=tuple(dict.fromkeys(self.notes)),
             meshes=constraints.meshes_of(self, functions),
+            constraints=tuple(self.known.constraints),
         )
+        return demanded_sizes.with_equal_sizes(self, module)
 
     def _entry(self) -> str:
         """`main`, the only public function, or the only function with a body."""
@@ -249,7 +265,7 @@ class Converter:
         """The type of a value; a type that is not supported blocks the import once per type."""
         try:
             if self.symbolic and refine.is_free(value.type):
-                return refine.symbolic_type(value.type, self._symbols, self.type)
+                return refine.symbolic_type(value.type, self.known, self.type)
             return self.type(value.type)
         except (UnsupportedError, ValueError) as error:
             remedy = "export the program with fixed shapes and plain element types"
@@ -356,11 +372,18 @@ class Converter:
         )
 
     def region(
-        self, region: tree.Region, owner: tree.Operation, types: Sequence[Type] | None = None
+        self,
+        region: tree.Region,
+        owner: tree.Operation,
+        types: Sequence[Type] | None = None,
+        same: Mapping[int, Value] | None = None,
     ) -> Region:
-        """The region, its terminator turned into results; `types` are its arguments'."""
+        """The region, its terminator turned into results; `types` are its arguments', `same` says
+        which of them hold what other values do."""
         values = arguments(types or self.leaf_types(region.arguments, owner))
         self.bind(region.arguments, values)
+        for place, source in (same or {}).items():
+            self.known.copy(source, values[place])
         built: list[Op] = []
         results = self.inline(region, built)
         return Region(values, built, results)
@@ -371,7 +394,8 @@ class Converter:
         types: list[Type] = []
         entry = not self.callers
         for index, value in enumerate(region.arguments):
-            found = [given[index]] if index in given else self.leaf_types([value], owner)
+            known = given.get(index)
+            found = self.leaf_types([value], owner) if known is None else [*_leaf_types(known)]
             if entry and len(found) == 1:
                 found = [constraints.argument_type(self, owner, index, found[0])]
             types += found
@@ -379,6 +403,8 @@ class Converter:
             self.raise_blockers()
         values = arguments(types)
         self.bind(region.arguments, values)
+        if entry and self.sizes_as_arguments:
+            demanded_sizes.name_argument_sizes(self, owner)
         built: list[Op] = []
         for index, value in enumerate(() if entry else region.arguments):
             constraints.on_argument(self, owner, index, value, built)
@@ -462,9 +488,11 @@ class Converter:
         if operands is None:
             operands = self.operands(operation)
         # With free shapes, a loop's region takes what the loop takes.
-        loop = [unsharded(v.type) for v in operands]
-        loop = loop if self.free_shapes and name == "while" else None
-        regions = [self.region(region, operation, loop) for region in operation.regions]
+        loop, kept = None, dict[int, Value]()
+        if self.free_shapes and name == "while":
+            loop = [unsharded(v.type) for v in operands]
+            kept = {n: operands[n] for n in refine.unchanged(operation, len(operands))}
+        regions = [self.region(region, operation, loop, kept) for region in operation.regions]
         if types is None and not self.free_shapes:
             types = self.leaf_types(operation.results, operation)
         if not ops.known(name):
@@ -481,7 +509,7 @@ class Converter:
                 self.block(operation, str(error), "correct the attribute")
                 facts = {}
         specs = definition.attributes
-        kept = {
+        attributes = {
             key: value
             for key, value in left(facts).items()
             if (key in specs and not _is_default(value, specs[key].default))
@@ -489,11 +517,18 @@ class Converter:
         }
         origin = self.locations.origins(operation.location)
         if types is None:
-            draft = Op(definition, operands, kept, regions, (), origin)
-            types = refine.result_types(self, draft, operation)
-        op = Op(definition, operands, kept, regions, types, origin)
-        built.append(refine.folded(op) if self.free_shapes else op)
-        self.bind(operation.results, built[-1].results)
+            draft = Op(definition, operands, attributes, regions, (), origin)
+            with assuming(self.known.facts):
+                types = refine.result_types(self, draft, operation)
+        op = Op(definition, operands, attributes, regions, types, origin)
+        if self.free_shapes:
+            op = refine.folded(op)
+            self.known.learn(op)
+            for place, value in kept.items():
+                self.known.copy(value, op.results[place])
+            demanded_sizes.demand_sizes(self, operation, op)
+        built.append(op)
+        self.bind(operation.results, op.results)
 
     def constant(self, operation: tree.Operation, built: list[Op]) -> None:
         """A `constant`, or a `weight` where it is large and no splat; the data stays a view."""

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...hlo.build import Builder, build_region
 from ...hlo.errors import UserError
 from ...hlo.graph import Op, Region, Value, arguments
@@ -63,7 +65,7 @@ def convert(converter: Converter, operation: tree.Operation, built: list[Op]) ->
     builder = Builder(converter.locations.origins(operation.location))
     try:
         facts = _facts(converter, operation)
-        operands = converter.operands(operation)
+        operands = converter.operands(operation)[: facts["inputs"]]
         if routine in _UNDEFINED:
             _check_unused(converter, operation, _UNDEFINED[routine])
         values = list(make(builder, operands, facts))
@@ -82,7 +84,8 @@ def convert(converter: Converter, operation: tree.Operation, built: list[Op]) ->
 
 
 def _facts(converter: Converter, operation: tree.Operation) -> dict[str, Any]:
-    """The call's configuration, wherever it stands, and the bodies that it calls."""
+    """The call's configuration, wherever it stands, the bodies that it calls, and what tells the
+    numbers that an operand holds."""
     given = operation.attributes
     config = given.get("mhlo.backend_config", given.get("backend_config", ""))
     facts = attribute_tables.plain(config, converter.type) or {}
@@ -97,13 +100,33 @@ def _facts(converter: Converter, operation: tree.Operation) -> dict[str, Any]:
         without_calls(function.body, converter.functions) for function in functions if function
     ]
     free = any(refine.is_free(value.type) for value in operation.results)
-    kinds = [None] * len(operation.results)
-    facts["types"] = kinds if free else converter.leaf_types(operation.results, operation)
+    shapes = attribute_tables.plain(given.get("indices_of_shape_operands"), converter.type)
+    places = [] if shapes is None else np.asarray(getattr(shapes, "array", shapes)).tolist()
+    facts["inputs"] = min(places, default=len(operation.operands))
+    if free:
+        facts["types"] = _free_types(converter, operation, places)
+    else:
+        facts["types"] = converter.leaf_types(operation.results, operation)
+    facts["numbers"] = converter.known.numbers
     facts["elements"] = [
         converter.element(value.type.element) if isinstance(value.type, tree.Tensor) else None
         for value in operation.results
     ]
     return facts
+
+
+def _free_types(
+    converter: Converter, operation: tree.Operation, places: Sequence[int]
+) -> list[Type | None]:
+    """The types of results whose shapes are operands at these places; None where nothing says
+    them."""
+    found: list[Type | None] = [None] * len(operation.results)
+    for number, place in enumerate(places):
+        kind = operation.results[number].type
+        dims = converter.known.numbers(converter.operands(operation)[place])
+        if dims is not None and isinstance(kind, tree.Tensor):
+            found[number] = TensorType(dims, converter.element(kind.element))
+    return found
 
 
 def _dictionary(text: str) -> list[tuple[str, Any]]:
@@ -293,7 +316,7 @@ def _approximate_top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> S
     count = len(facts["types"])
     inputs, axis = operands[:count], int(facts["reduction_dim"])
     if len(operands) > 2 * count:  # the number is computed
-        wanted = refine.constant_numbers(operands[2 * count])
+        wanted = facts["numbers"](operands[2 * count])
     else:
         wanted = facts["types"][0].dims[axis] if facts["types"][0] else facts["top_k"]
     sort = {"dimension": axis, "is_stable": True}
@@ -324,7 +347,7 @@ def _first(b: Builder, value: Value, axis: int, count: Any) -> Value:
 def _top_k(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Value]:
     k = facts["types"][0].dims[-1] if facts["types"][0] else None
     if len(operands) == 2:
-        k = refine.constant_numbers(operands[1])
+        k = facts["numbers"](operands[1])
     if facts.get("largest", True):
         return b.op("chlo.top_k", operands[:1], {"k": k}).results
     x = operands[0]
@@ -342,7 +365,7 @@ def _threefry(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[V
 
 
 def _bit_generator(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Value]:
-    dims = refine.constant_numbers(operands[1])
+    dims = facts["numbers"](operands[1])
     if dims is None:
         raise ValueError("the shape is not known")
     types = [operands[0].type, TensorType(dims, facts["elements"][1])]

@@ -1,12 +1,15 @@
-"""Programs with free shapes, once the shapes of their inputs are known.
+"""Programs with free shapes, once the sizes of their inputs are numbers or symbols.
 
 Such a program computes sizes (`get_dimension_size`, small integer arithmetic) and hands them to
-`dynamic_*` ops. With fixed inputs all of that is known here: calls are inlined, sizes become
-constants, types are inferred by the op rooms, and each `dynamic_*` op becomes its fixed twin.
+`dynamic_*` ops. All of that is known here: calls are inlined, sizes are constants, or expressions
+of symbols (`known_integers.py`), types are inferred by the op rooms, and each `dynamic_*` op
+becomes its twin, whose sizes are part of it.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +25,10 @@ from ...hlo.types import TensorType, TupleType, Type
 from .. import tree
 from . import attributes as attribute_tables
 from . import constraints
+from .known_integers import MAXIMUM_KNOWN, OF_DATA, KnownIntegers
 
 if TYPE_CHECKING:
     from .convert import Converter
-
-OF_DATA = "depends on the program's data"
-
-MAXIMUM_FOLDED = 64
-"""Sizes are computed in integer tensors of at most so many elements."""
-
 
 def is_free(kind: tree.Type) -> bool:
     """Whether a type has a dimension that is not fixed."""
@@ -39,16 +37,15 @@ def is_free(kind: tree.Type) -> bool:
     return isinstance(kind, tree.Tensor) and any(dim < 0 for dim in kind.shape)
 
 
-Symbols = dict[str, Symbol]
-
-
-def symbolic_type(kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type], Type]) -> Type:
+def symbolic_type(
+    kind: tree.Type, known: KnownIntegers, fixed: Callable[[tree.Type], Type]
+) -> Type:
     """The type with a new symbol `d0`, `d1`, ... for each free dimension; `fixed` knows others.
 
-    symbols: gets each new one with its range, whose end is the type's bound.
+    known: gets each new one with its range, whose end is the type's bound.
     """
     if isinstance(kind, tree.Tuple):
-        return TupleType([symbolic_type(member, symbols, fixed) for member in kind.types])
+        return TupleType([symbolic_type(member, known, fixed) for member in kind.types])
     if not isinstance(kind, tree.Tensor):
         return fixed(kind)
     one = fixed(tree.Tensor((1,) * len(kind.shape), kind.element))
@@ -57,12 +54,24 @@ def symbolic_type(kind: tree.Type, symbols: Symbols, fixed: Callable[[tree.Type]
     dims: list[Any] = []
     for dim, bound in zip(kind.shape, bounds, strict=True):
         if dim < 0:
-            name = f"d{len(symbols)}"
-            symbols[name] = Symbol(0, bound)
+            numbers = itertools.count(len(known.symbols))
+            name = next(name for n in numbers if (name := f"d{n}") not in known.symbols)
+            known.add_symbol(name, Symbol(0, bound))
             dims.append(SymbolicDim(name))
         else:
             dims.append(dim)
     return one.with_dims(dims)
+
+
+def open_inputs(converter: Converter, entry: tree.Operation) -> dict[int, Type]:
+    """The types of the entry's inputs, with symbols for the sizes that nothing fixes."""
+    found = dict(converter.input_types)
+    layout = converter.entry_arguments
+    for place, value in enumerate(entry.regions[0].arguments):
+        index = place if layout is None else layout[place].index
+        if is_free(value.type) and index >= 0 and index not in found:
+            found[index] = symbolic_type(value.type, converter.known, converter.type)
+    return found
 
 
 def _bounds(kind: tree.Tensor) -> tuple[int | None, ...]:
@@ -160,7 +169,7 @@ def folded(op: Op) -> Op:
     if len(op.results) != 1 or op.regions or op.name in ("constant", "weight"):
         return op
     kind = op.results[0].type
-    if not isinstance(kind, TensorType) or kind.size > MAXIMUM_FOLDED:
+    if not isinstance(kind, TensorType) or not kind.is_static or kind.size > MAXIMUM_KNOWN:
         return op
     if not (kind.element.is_integer or kind.element.is_bool) or op.definition.effects:
         return op
@@ -177,16 +186,6 @@ def folded(op: Op) -> Op:
     return Op(ops.find("constant"), (), {"value": dense}, (), (kind,), op.origin)
 
 
-def constant_numbers(value: Value) -> tuple[Any, ...] | None:
-    """The elements of a constant, nested as its dimensions are; None for another value."""
-    dense = constant_of(value)
-    return None if dense is None else _tuples(dense.array.tolist())
-
-
-def _tuples(items: Any) -> Any:
-    return tuple(map(_tuples, items)) if isinstance(items, list) else items
-
-
 def _fixed(
     converter: Converter,
     operation: tree.Operation,
@@ -198,7 +197,7 @@ def _fixed(
     """Emit the twin `name` of a dynamic op.
 
     sizes: attribute of the twin -> number of the operand that holds it; shape: number of the
-    operand that is the result's shape. False where these are not constants.
+    operand that is the result's shape. False where these are not known.
     """
     operands = converter.operands(operation)
     declared = operation.results[0].type
@@ -206,15 +205,18 @@ def _fixed(
         return False
     types: list[Type] | None = None
     if shape is not None and isinstance(declared, tree.Tensor):
-        dims = declared.shape if not is_free(declared) else constant_numbers(operands[shape])
-        if dims is None or any(dim < 0 for dim in dims):
-            return False
+        dims: Any = declared.shape
+        if is_free(declared):
+            numbers = converter.known.numbers(operands[shape])
+            if numbers is None or any(isinstance(dim, int) and dim < 0 for dim in numbers):
+                return False
+            dims = [d if d >= 0 else n for d, n in zip(declared.shape, numbers, strict=True)]
         types = [TensorType(dims, converter.element(declared.element))]
     facts = attribute_tables.flatten(operation, converter.type)
     for key in ("known_expanding_dimensions", "known_nonexpanding_dimensions"):
         facts.pop(key, None)
     for key, number in sizes.items():
-        numbers = constant_numbers(operands[number])
+        numbers = converter.known.numbers(operands[number])
         if numbers is None:
             return False
         facts[key] = numbers
@@ -245,8 +247,8 @@ def _slice(converter: Converter, operation: tree.Operation, built: list[Op]) -> 
     total = limit.op
     if total is None or total.name != "add" or start not in total.operands:
         return False
-    length = constant_numbers(total.operands[1 - total.operands.index(start)])
-    if length is None or set(constant_numbers(strides) or ()) != {1}:
+    length = converter.known.numbers(total.operands[1 - total.operands.index(start)])
+    if length is None or set(converter.known.numbers(strides) or ()) != {1}:
         return False
     origin = converter.locations.origins(operation.location)
     scalar = TensorType((), start.element)
@@ -271,7 +273,7 @@ def reduce_window(converter: Converter, operation: tree.Operation, built: list[O
         return False
     facts: dict[str, Any] = {}
     for name, value in zip(names, operands[inputs:], strict=True):
-        found = constant_numbers(value)
+        found = converter.known.numbers(value)
         if found is None:
             return False
         facts[name] = found
@@ -294,14 +296,14 @@ def _convolution(converter: Converter, operation: tree.Operation, built: list[Op
 
 
 def _dimension_size(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    """The size is known: a constant."""
+    """A size that is a number: a constant."""
     operands = converter.operands(operation)
     facts = attribute_tables.flatten(operation, converter.type)
     dimension = facts.get("dimension")
     kind = converter.type(operation.results[0].type)
     if len(operands) != 1 or not isinstance(dimension, int) or not isinstance(kind, TensorType):
         return False
-    if not 0 <= dimension < operands[0].rank:
+    if not 0 <= dimension < operands[0].rank or not isinstance(operands[0].dims[dimension], int):
         return False
     size = Dense(kind, np.asarray(operands[0].dims[dimension], kind.dtype))
     converter.append_constant(operation, size, built)
@@ -311,34 +313,63 @@ def _dimension_size(converter: Converter, operation: tree.Operation, built: list
 def _set_dimension_size(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
     """A known size: the first elements, or all of them."""
     operands = converter.operands(operation)
-    size = constant_numbers(operands[1]) if len(operands) == 2 else None
+    size = converter.known.numbers(operands[1]) if len(operands) == 2 else None
     dimension = attribute_tables.flatten(operation, converter.type).get("dimension")
-    if not isinstance(size, int) or not isinstance(dimension, int):
+    if not isinstance(size, (int, SymbolicDim)) or not isinstance(dimension, int):
         return False
-    dims = operands[0].dims
-    if not 0 <= dimension < len(dims) or not 0 <= size <= dims[dimension]:
+    dims, facts = operands[0].dims, converter.known.facts
+    if not 0 <= dimension < len(dims):
+        return False
+    if not (facts.at_most(0, size) and facts.at_most(size, dims[dimension])):
         return False
     limits = tuple(size if d == dimension else whole for d, whole in enumerate(dims))
-    facts = {
+    cut = {
         "start_indices": (0,) * len(dims), "limit_indices": limits, "strides": (1,) * len(dims),
     }  # fmt: skip
-    converter.emit("slice", operation, built, facts, operands[:1])
+    converter.emit("slice", operation, built, cut, operands[:1])
     return True
 
 
 def shape_assertion(converter: Converter, operation: tree.Operation, built: list[Op]) -> bool:
-    """JAX's check of the sizes that a call gives; UserError where it fails, nothing where not."""
+    """JAX's check of the sizes that a call gives: what it demands of symbols is the program's, with
+    the check's own message; UserError where it never holds."""
     operands = converter.operands(operation)
-    holds = constant_of(operands[0]) if operands else None
-    if converter.symbolic:
-        converter.notes.append("checks of sizes are not made while sizes are free")
-    if holds is not None and not bool(np.all(holds.array)):
-        message = str(operation.attributes.get("error_message", "a shape is not allowed"))
-        numbers = [constant_numbers(value) for value in operands[1:]]
-        for place, number in enumerate(numbers):
-            message = message.replace(f"{{{place}}}", str(number))
+    known = converter.known
+    holds = known.truth(operands[0]) if operands else None
+    message = str(operation.attributes.get("error_message", "a shape is not allowed"))
+    for place, value in enumerate(operands[1:]):
+        message = message.replace(f"{{{place}}}", str(known.numbers(value)))
+    if holds is False:
         raise UserError(f"{converter.document.source}: {message}")
+    if isinstance(holds, tuple):
+        for claim in holds:
+            known.demand(claim._replace(origin=_without_solution(message)))
+    elif holds is None:
+        converter.notes.append(f"a check of the program's data is not made: {message}")
     return not operation.results
+
+
+_PREFIX = "Input shapes do not match the polymorphic shapes specification. "
+_SPELLED = re.compile(
+    r"\. ? ?Using the following polymorphic shapes .*"  # how JAX has solved for its variables
+    r"|, but found [^.]*(?=\.)"
+    r"| \(= [^)]*\)",
+    re.DOTALL,
+)
+
+
+def _without_solution(message: str) -> str:
+    """JAX's message without what it tells of the values of one call."""
+    return _SPELLED.sub("", message).removeprefix(_PREFIX)
+
+
+def unchanged(loop: tree.Operation, count: int) -> list[int]:
+    """Which of its values the body of a `while` gives on as they are."""
+    body = loop.regions[1] if len(loop.regions) == 2 else tree.Region()
+    returned = body.operations[-1].operands if body.operations else []
+    if not len(body.arguments) == len(returned) == count:
+        return []  # tuples are taken apart
+    return [n for n, value in enumerate(returned) if value is body.arguments[n]]
 
 
 def inlined(

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ...hlo.deciding import largest
 from ...hlo.graph import Op, Region, Value
-from ..measure import Scratch, measure_alone, size_of
+from ..measure import Scratch, measure_alone, most_of, size_of
 from ..overwriting import Hinders, fills, hindrances
 from ..regions import CONTROL_BODIES, alias_roots, aliases
 from ..schedule import INLINE_SPLAT_BYTES, Buffer, read_first
@@ -255,7 +254,7 @@ def task_graph(
     if role != "entry":  # what is filled is filled where it belongs
         held -= {value for value in held & filled if value in region.results}
     free |= {value for value in filled if value not in readers and value not in held}
-    sizes = [0 if value in free else size_of(largest(value.tensor.bytes)) for value in values]
+    sizes = [0 if value in free else most_of(value.tensor.bytes) for value in values]
     tasks = [_task(op, needs[op], known, free, roots, hinders, scratch) for op in ops]
     end = sum(sizes[known[value]] for value in held)
     for index, value in enumerate(kept):
@@ -268,7 +267,7 @@ def task_graph(
                 and value is not region.arguments[index]
             )
         if copied:
-            end += size_of(largest(value.tensor.bytes))
+            end += most_of(value.tensor.bytes)
     return TaskGraph(region, tasks, values, sizes, before, [v in held for v in values], end)
 
 
@@ -428,9 +427,9 @@ def _task(
         if lies:
             over.append((known[result], tuple(lies)))
     if nested:
-        made = sum(size_of(largest(value.tensor.bytes)) for value in op.results)
+        made = sum(most_of(value.tensor.bytes) for value in op.results)
         inside = measure_alone(op, scratch, hinders).arena_bytes - made
         gone = frozenset(known[v] for v in counted if v not in captured) if loop else frozenset()
         return Task(op, reads, makes, inside, tuple(over), gone)
-    inside = size_of(scratch(op)) if scratch is not None else 0
+    inside = most_of(scratch(op)) if scratch is not None else 0
     return Task(op, reads, makes, inside, tuple(over))

@@ -96,8 +96,10 @@ class ProductShape:
 
 
 def at_hints(shape: ProductShape) -> ProductShape:
-    """The shape where blockings are chosen."""
-    return replace(shape, **{f.name: at_hint(getattr(shape, f.name)) for f in fields(shape)})
+    """The shape where blockings are chosen; nothing in it is empty that a call decides."""
+    sizes = {f.name: getattr(shape, f.name) for f in fields(shape)}
+    chosen = {n: max(1, at_hint(s)) for n, s in sizes.items() if isinstance(s, SymbolicDim)}
+    return replace(shape, **chosen)
 
 
 FIELDS = np.dtype(

@@ -193,7 +193,7 @@ class _Reduce:
         while width > 1 and width > inner and not (masks and inner > 1 and width < 2 * inner):
             width //= 2
         most = self.cut.unroll if self.cut else COLUMNS // min(COLUMNS, len(self.reductions))
-        copies = max(1, min(most, inner // width))
+        copies = max(1, min(most, at_hint(inner) // width))
         wide = inner // (width * copies)
         rest_start = wide * width * copies
         rest_width = width if masks and width > 1 else 1
