@@ -31,7 +31,9 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        self.value, self.extent, self.lanes = value, extent if surely_below(0, extent) else 1, lanes
+        # One that a call may make 0 stays as it is: the axis is met only where it is more.
+        some = isinstance(extent, SymbolicDim) or extent > 0
+        self.value, self.extent, self.lanes = value, extent if some else 1, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 
@@ -52,7 +54,7 @@ class Affine:
             low = high = constant
             for axis, factor in terms:
                 reach = factor * (axis.extent - 1)
-                if surely_at_most(0, reach):
+                if surely_at_most(0, factor):
                     high = high + reach
                 else:
                     low = low + reach
