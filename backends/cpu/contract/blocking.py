@@ -94,8 +94,12 @@ class ProductShape:
 
 
 def at_hints(shape: ProductShape) -> ProductShape:
-    """The shape where blockings are chosen."""
-    return replace(shape, **{f.name: at_hint(getattr(shape, f.name)) for f in fields(shape)})
+    """The shape where blockings are chosen; extents that are 0 there count as 1."""
+    likely = {f.name: at_hint(getattr(shape, f.name)) for f in fields(shape)}
+    for name in ("outer", "rows", "columns", "depth"):
+        if isinstance(getattr(shape, name), SymbolicDim):
+            likely[name] = max(1, likely[name])
+    return replace(shape, **likely)
 
 
 FIELDS = np.dtype(
