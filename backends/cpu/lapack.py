@@ -12,8 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...hlo.deciding import surely_below
 from ...hlo.graph import Op
 from ...hlo.ops import lapack
+from ...hlo.symbols import SymbolicDim, maximum, minimum
 from .. import llvm
 from ..plain.frame import tile_range
 from ..plain.opaque.frame import frame_of
@@ -47,7 +49,12 @@ class Call:
     # What routines take.
 
     def integer(self, number: int) -> llvm.Value:
-        return self.f.module.data(np.int32(number).tobytes())
+        """Where a number stands; of a size that the call decides, in the function's frame."""
+        if not isinstance(number, SymbolicDim):
+            return self.f.module.data(np.int32(number).tobytes())
+        place = self.f.alloca("i32")
+        self.f.store(self.f.constant("i32", number), place)
+        return place
 
     def letter(self, letter: str) -> llvm.Value:
         return self.f.module.data(letter.encode() + b"\0")
@@ -55,7 +62,7 @@ class Call:
     def reserve(self, size: int) -> llvm.Value:
         """Scratch of that many bytes."""
         place = self.f.pointer(self.frame.scratch, self.scratch, "i8")
-        self.scratch += -(-max(size, 1) // 64) * 64
+        self.scratch += -(-maximum(size, 1) // 64) * 64
         return place
 
     def numbers(self, count: int) -> llvm.Value:
@@ -145,6 +152,24 @@ class Call:
         size = math.prod(value.dims[len(self.batch) :]) * value.element.itemsize
         self.f.fill(self.result(number), 0, size)
 
+    def if_some(self, body: Callable[[], None]) -> None:
+        """The body; where the call may decide that a matrix is empty, only if it is not: then
+        results are zero."""
+        sizes = [math.prod(value.dims[len(self.batch) :]) for value in self.op.operands[:2]]
+        doubtful = [size for size in sizes if not surely_below(0, size)]
+        if not doubtful:
+            body()
+            return
+        some = llvm.constant("i1", True)
+        for size in doubtful:
+            some = self.f.land(some, self.f.compare("sgt", self.f.constant("i64", size), 0))
+        branch = self.f.if_else(some)
+        with branch.then():
+            body()
+        with branch.otherwise():
+            for number in range(len(self.op.results)):
+                self.cleared(number)
+
     def if_finite(self, matrix: llvm.Value, count: int) -> llvm.Branch:
         """An if on whether all numbers of a matrix in scratch are finite."""
         f = self.f
@@ -186,7 +211,7 @@ def kernel(name: str | Callable[[Op], str], body: Body) -> Callable[[Op, Target]
             frame.scopes.loop(low, high, extent=tiles) as (_, loop),
         ):
             call.tile = loop.index
-            body(call)
+            call.if_some(lambda: body(call))
         note = f"library: scipy LAPACK {call.routine}"
         made = frame.finish(tiles, op.definition.flops(op), scratch=call.scratch, notes=(note,))
         return replace(made, functions=(f"lapack.{call.routine}",))
@@ -244,7 +269,7 @@ def _householder_multiply(c: Call) -> None:
     m, n = c.op.operands[2].dims[-2:]
     a, other = c.columns(0, rows, k, width), c.columns(2, m, n)
     adjoint = "C" if c.complex else "T"
-    work = c.work(max(m, n) * BLOCK + _REFLECTORS)
+    work = c.work(maximum(m, n) * BLOCK + _REFLECTORS)
     c.call(
         c.letter("L" if c.op.left else "R"), c.letter(adjoint if c.op.transpose else "N"),
         c.integer(m), c.integer(n), c.integer(k), a, c.integer(rows), c.operand(1),
@@ -257,7 +282,7 @@ def _eigh(c: Call) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     least = 2 * n + n * n if c.complex else 1 + 6 * n + 2 * n * n
-    work = c.work(max(least, n * (BLOCK + 2)))
+    work = c.work(maximum(least, n * (BLOCK + 2)))
     real_count = 1 + 5 * n + 2 * n * n
     reals = [*c.reals(real_count), c.integer(real_count)] if c.complex else []
     whole = 3 + 5 * n
@@ -270,7 +295,7 @@ def _eigh(c: Call) -> None:
 
 def _svd(c: Call) -> None:
     m, n = _dims(c)
-    k, longer = min(m, n), max(m, n)
+    k, longer = minimum(m, n), maximum(m, n)
     full, wanted = c.op.full_matrices, c.op.compute_uv
     left, right = (m, n) if full else (k, k)
     a = c.columns(0, m, n)
@@ -280,7 +305,7 @@ def _svd(c: Call) -> None:
     divided = c.op.algorithm == "gesdd"
     jobs = [letter] if divided else [letter, letter]
     if divided:
-        most = max(5 * k * k + 5 * k, 2 * longer * k + 2 * k * k + k) if wanted else 7 * k
+        most = maximum(5 * k * k + 5 * k, 2 * longer * k + 2 * k * k + k) if wanted else 7 * k
         extra = [*c.reals(most), c.reserve(4 * 8 * k)]
     else:
         extra = c.reals(5 * k)

@@ -32,8 +32,9 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        is_empty = isinstance(extent, int) and extent < 1
-        self.value, self.extent, self.lanes = value, 1 if is_empty else extent, lanes
+        # One that a call may make 0 stays as it is: the axis is met only where it is more.
+        some = isinstance(extent, SymbolicDim) or extent > 0
+        self.value, self.extent, self.lanes = value, extent if some else 1, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 

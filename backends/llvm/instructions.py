@@ -255,6 +255,14 @@ class Instructions:
         left, right = self._pair(a, b)
         return self.intrinsic("llvm.smax" if signed else "llvm.umax", left.type, left, right)
 
+    def bit_length(self, number: Operand) -> Operand:
+        """How many bits an i64 has that is not negative: a number of a number."""
+        if isinstance(number, int):
+            return number.bit_length()
+        value = self.lift(number, "i64")
+        zeros = self.intrinsic("llvm.ctlz", "i64", value, Value("i1", "false"))
+        return self.sub(64, zeros)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a*b + c rounded once; two instructions where the target has no fused one."""
         if self._declarations.fused:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...hlo.deciding import estimating
+from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Op, Region, Value
 from .. import llvm
 from ..llvm import elements
@@ -143,6 +143,13 @@ def lanes_for_types(target: Target, kinds: Sequence[Any]) -> int:
     """Lanes of a register of the widest of these element types."""
     widest = max(max(16, min(64, _register_bits(kind))) for kind in kinds)
     return target.step_lanes(widest)
+
+
+def fitting(width: int, extent: int) -> int:
+    """The lanes of a step, halved until they are not more than an extent, the likely one."""
+    while width > max(1, at_hint(extent)):
+        width //= 2
+    return width
 
 
 def _is_splat(value: Any) -> bool:

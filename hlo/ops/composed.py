@@ -131,19 +131,26 @@ class Scan(Decomposed, name="chlo.scan"):
         body, axis = o.regions[0], o.dimension
         inputs, inits = values[: _input_count(o)], values[_input_count(o) :]
         length = inputs[0].dims[axis]
-        if not isinstance(length, int):
-            return None
         stacks = [b.constant(0, kind) for kind in self.infer(o)[: -len(inits)]]
         number = TensorType((), I32)
         start = [b.constant(0, number), *stacks, *inits]
         types = [value.type for value in start]
 
+        def count(b: Any) -> Any:
+            if isinstance(length, int):
+                return b.constant(length, number)
+            return b("get_dimension_size", inputs[0], dimension=axis)
+
         def more(b: Any, i: Any, *rest: Any) -> Any:
-            return [b.compare("LT", i, b.constant(length, number))]
+            return [b.compare("LT", i, count(b))]
 
         def step(b: Any, i: Any, *rest: Any) -> Any:
             filled, carries = rest[: len(stacks)], rest[len(stacks) :]
-            at = b("subtract", b.constant(length - 1, number), i) if o.is_reverse else i
+            at = i
+            if o.is_reverse and isinstance(length, int):
+                at = b("subtract", b.constant(length - 1, number), i)
+            elif o.is_reverse:
+                at = b("subtract", b("subtract", count(b), b.constant(1, number)), i)
             slices = [_taken(b, x, axis, at) for x in inputs]
             results = inlined(b, body, [*slices, *carries])
             pairs = zip(filled, results, strict=False)

@@ -190,10 +190,11 @@ class _Reduce:
         rows = math.prod(self.extent(self.groups[n]) for n in outer)
         width = self.width
         masks = self.target.vector_bits == 512
-        while width > 1 and width > inner and not (masks and inner > 1 and width < 2 * inner):
+        likely = at_hint(inner)
+        while width > 1 and width > likely and not (masks and 1 < likely and width < 2 * likely):
             width //= 2
         most = self.cut.unroll if self.cut else COLUMNS // min(COLUMNS, len(self.reductions))
-        copies = max(1, min(most, at_hint(inner) // width))
+        copies = max(1, min(most, likely // width))
         wide = inner // (width * copies)
         rest_start = wide * width * copies
         rest_width = width if masks and width > 1 else 1

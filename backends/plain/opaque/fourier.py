@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.graph import Op
+from ....hlo.symbols import SymbolicDim, maximum
 from ... import llvm
 from ...llvm.elements import Pair
 from ...llvm.elementwise import ElementEmitter
@@ -14,7 +16,8 @@ from ...llvm.index import Affine, Axis, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import tile_range
 from .frame import frame_of
-from .transform import Planes, transform, work_length
+from .open_transform import transform, work_length
+from .transform import Planes
 
 Read = Callable[[llvm.Value], Pair]
 Write = Callable[[llvm.Value, Pair], None]
@@ -38,8 +41,11 @@ class _Fft:
         self.after = result.dims[result.rank - rank :]
         self.batch = math.prod(source.dims[: source.rank - rank])
         self.lanes = target.lanes("double")
-        fewest = min(math.prod(self.lengths) // n for n in self.lengths) or 1
-        self.group = min(self.batch, -(-self.lanes // fewest))
+        likely = [at_hint(n) for n in self.lengths]
+        fewest = min(math.prod(likely) // max(1, n) for n in likely) or 1
+        self.group = -(-self.lanes // fewest)  # elements of the batch in a tile
+        if not isinstance(self.batch, SymbolicDim):
+            self.group = min(self.batch, self.group)
         self.scratch = 0
 
     def reserve(self, size: int) -> Planes:
@@ -48,34 +54,54 @@ class _Fft:
         return Planes(place, size)
 
     def emit(self) -> KernelCode:
-        f, frame, rank = self.f, self.frame, len(self.lengths)
+        f, frame, scopes = self.f, self.frame, self.frame.scopes
+        group, batch, buffers = self.group, self.batch, self.buffers()
+        tiles = -(-batch // group)
+        with (
+            tile_range(frame, 0, tiles) as (low, high),
+            scopes.loop(low, high, extent=tiles) as (_, loop),
+        ):
+            # The last tile begins early enough to be whole: results are the same twice.
+            if surely_at_most(group, batch):
+                self.elements(f.min(f.mul(loop.index, group), batch - group), buffers)
+            else:  # one by one where the call has fewer
+                with scopes.branch(f.compare("sge", f.constant("i64", batch), group)):
+                    self.elements(f.min(f.mul(loop.index, group), batch - group), buffers)
+                self.group, before, self.scratch = 1, self.scratch, 0
+                buffers = self.buffers()
+                with (
+                    scopes.branch(f.compare("slt", f.constant("i64", batch), group)),
+                    scopes.loop(0, batch, extent=batch) as (_, each),
+                ):
+                    self.elements(each.index, buffers)
+                self.scratch = maximum(before, self.scratch)
+        work = self.op.definition.flops(self.op)
+        return frame.finish(tiles, work, scratch=self.scratch, work=work)
+
+    def buffers(self) -> list[Planes]:
+        """Where results of axes lie that others follow."""
+        sizes = [math.prod(dims) * self.group for dims in (self.before, self.after, self.lengths)]
+        return [self.reserve(maximum(*sizes)) for _ in range(min(len(self.lengths) - 1, 2))]
+
+    def elements(self, first: llvm.Value, buffers: Sequence[Planes]) -> None:
+        """Transforms a group of elements of the batch, axis after axis."""
+        f, rank = self.f, len(self.lengths)
         inverse = self.op.fft_type in ("IFFT", "IRFFT")
         # Real results come from the last axis at the end, real inputs go through it first.
         order = list(range(rank)) if self.op.fft_type == "IRFFT" else list(range(rank))[::-1]
-        sizes = [math.prod(dims) * self.group for dims in (self.before, self.after, self.lengths)]
-        buffers = [self.reserve(max(sizes)) for _ in range(min(rank - 1, 2))]
-        tiles = -(-self.batch // self.group)
-        with (
-            tile_range(frame, 0, tiles) as (low, high),
-            frame.scopes.loop(low, high, extent=tiles) as (_, loop),
-        ):
-            # The last tile begins early enough to be whole: results are the same twice.
-            first = f.min(f.mul(loop.index, self.group), self.batch - self.group)
-            read = self.reader(f.mul(first, math.prod(self.before)))
-            dims = list(self.before)
-            for number, axis in enumerate(order):
-                made = list(dims)
-                made[axis] = self.after[axis]
-                if number == rank - 1:
-                    write = self.writer(f.mul(first, math.prod(self.after)))
-                    following = read
-                else:
-                    buffer = buffers[number % 2]
-                    write, following = _stores(f, buffer), _loads(f, buffer)
-                self.axis(read, write, dims, axis, made[axis], inverse)
-                read, dims = following, made
-        work = self.op.definition.flops(self.op)
-        return frame.finish(tiles, work, scratch=self.scratch, work=work)
+        read = self.reader(f.mul(first, math.prod(self.before)))
+        dims = list(self.before)
+        for number, axis in enumerate(order):
+            made = list(dims)
+            made[axis] = self.after[axis]
+            if number == rank - 1:
+                write = self.writer(f.mul(first, math.prod(self.after)))
+                following = read
+            else:
+                buffer = buffers[number % 2]
+                write, following = _stores(f, buffer), _loads(f, buffer)
+            self.axis(read, write, dims, axis, made[axis], inverse)
+            read, dims = following, made
 
     def axis(
         self, read: Read, write: Write, dims: list[int], axis: int, made: int, inverse: bool
@@ -83,11 +109,11 @@ class _Fft:
         """All lines along one axis of the group, of which the first `made` outputs are kept."""
         f, have, length = self.f, dims[axis], self.lengths[axis]
         inner = math.prod(dims[axis + 1 :])
-        count = self.group * math.prod(dims) // have
-        lines = self.lanes if count >= self.lanes else 1
+        count = self.group * math.prod(dims[:axis]) * inner
+        lines = self.lanes if surely_at_most(self.lanes, count) else 1
         size = work_length(length) * lines
         data, spare = self.reserve(size), self.reserve(size)
-        scale = 1.0 / length if inverse else 1.0
+        scale = self.share(length) if inverse else 1.0
         # Where lines lie beside each other, their entries are met in the order of memory.
         together = inner % lines == 0
         with f.for_range(0, -(-count // lines)) as group:
@@ -100,6 +126,13 @@ class _Fft:
             with self.entries(start, lines, inner, made, made, together) as (base, k, place):
                 value = Pair(*(f.mul(part, scale) for part in found.load(f, place)))
                 write(f.add(base, f.mul(k, inner)), value)
+
+    def share(self, length: int) -> llvm.Operand:
+        """1 / length"""
+        if not isinstance(length, SymbolicDim):
+            return 1.0 / length
+        number = self.f.cast("sitofp", self.f.constant("i64", length), "double")
+        return self.f.div(llvm.constant("double", 1.0), number)
 
     @contextmanager
     def entries(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from ....hlo.deciding import at_hint, common_divisor
 from ....hlo.graph import Op
 from ...llvm import arithmetic, elements
 from ...llvm.elementwise import ElementEmitter, Inside, Mask, scalar_region
 from ...llvm.index import Affine, Axis, linear, number, of_axis
 from ...llvm.target import KernelCode, Target
-from ..frame import lanes_for_types, steps
+from ..frame import fitting, lanes_for_types, steps
 from .frame import copy_unless_same, frame_of, nest
 
 
@@ -43,7 +44,7 @@ def emit(op: Op, target: Target) -> KernelCode:
                             place = pinned(place, scopes.depth, emitter)
                             wanted = None
                         apply_update(frame, emitter, op, at, place, lanes, wanted)
-    flops = updates[0].tensor.size * len(op.regions[0].ops)
+    flops = at_hint(updates[0].tensor.size) * len(op.regions[0].ops)
     return frame.finish(1, float(flops), parallel=False)
 
 
@@ -57,10 +58,9 @@ def _width(op: Op, target: Target) -> int:
     windows = windowed_dims(op)
     if windows[op.update_window_dims.index(rank - 1)] != op.operands[0].rank - 1:
         return 1
-    width = lanes_for_types(target, [value.element for value in updates])
-    while width > updates[0].dims[-1]:
-        width //= 2
-    return width if target.vector_bits == 512 or updates[0].dims[-1] % width == 0 else 1
+    inner = updates[0].dims[-1]
+    width = fitting(lanes_for_types(target, [value.element for value in updates]), inner)
+    return width if target.vector_bits == 512 or common_divisor(inner, width) == width else 1
 
 
 def windowed_dims(op: Op) -> list[int]:

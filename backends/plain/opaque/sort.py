@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm.elements import Register
@@ -28,12 +29,12 @@ def emit(op: Op, target: Target) -> KernelCode:
     dimension = op.dimension % rank if rank else 0
     length = dims[dimension] if rank else 1
     stride = math.prod(dims[dimension + 1 :])
-    lines = math.prod(dims) // length
+    lines = math.prod(dims[:dimension]) * stride
     key = key_of(op.regions[0])
     records = Records(f, key_bits(key.value.element) if key else 32, target.vector_bits)
     half = records.room(length) if key else -(-4 * length // 64) * 64
     width = lanes_for_types(target, [value.element for value in op.operands])
-    width = width if stride == 1 and length >= width else 1
+    width = width if stride == 1 and at_hint(length) >= width else 1
     with tile_range(frame, 0, lines) as (low, high), scopes.loop(low, high, extent=lines) as (
         _, loop,
     ):  # fmt: skip
@@ -80,7 +81,7 @@ def emit(op: Op, target: Target) -> KernelCode:
                 place = of_axis(Axis(to, value.tensor.size, depth=scopes.depth))
                 register = load(number, position)
                 emitter.store(frame.outputs[number], register, value.element, place)
-    work = 8.0 * lines * length * max(1, length.bit_length())
+    work = 8.0 * at_hint(lines * length) * max(1, at_hint(length).bit_length())
     scratch = 2 * half + (records.counts_room() if key else 0)
     return frame.finish(lines, 0.0, scratch=scratch, work=work)
 
@@ -95,7 +96,7 @@ def _merged(
     """Where the positions stand in order after merging ever longer runs."""
     with f.for_range(0, length) as each:
         f.store(f.cast("trunc", each.index, "i32"), f.pointer(first, each.index, "i32"))
-    passes = max(0, (length - 1).bit_length())
+    passes = f.bit_length(length - 1)
     one = llvm.constant("i64", 1)
     with f.for_range(0, passes, 1, [first, second, one]) as rounds:
         source, target, width = rounds.carried

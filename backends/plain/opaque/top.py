@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.graph import Op, arguments
+from ....hlo.symbols import minimum
 from ....hlo.types import TensorType
 from ... import llvm
 from ...llvm.elements import Register
@@ -32,10 +34,10 @@ def emit(op: Op, target: Target) -> KernelCode:
         return frame.finish(0, 0.0)
     records = Records(frame.function, key_bits(x.element), target.vector_bits)
     width = lanes_for_types(target, [x.element])
-    width = width if length >= width else 1
-    capacity = min(length, -(-max(LEAST, 4 * k) // width) * width)
-    if length <= FEW[records.bits]:
-        capacity = length
+    width = width if at_hint(length) >= width else 1
+    most = -(-max(LEAST, 4 * k) // width) * width
+    short = surely_at_most(length, max(FEW[records.bits], most))
+    capacity = length if short else minimum(length, most)
     f, scopes = frame.function, frame.scopes
     first = frame.scratch
     second = f.pointer(first, records.room(capacity), "i8")
@@ -60,7 +62,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             for pointer, result, value in zip(frame.outputs, op.results, values, strict=True):
                 emitter.store(pointer, value, result.element, place)
     scratch = 2 * records.room(capacity) + records.counts_room()
-    return frame.finish(rows, 0.0, scratch=scratch, work=4.0 * x.tensor.size)
+    return frame.finish(rows, 0.0, scratch=scratch, work=4.0 * at_hint(x.tensor.size))
 
 
 @dataclass

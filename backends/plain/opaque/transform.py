@@ -8,6 +8,7 @@ entry k of line t is at k * lines + t, so that vectors run across lines, or alon
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -135,7 +136,7 @@ def butterfly(f: llvm.Function, x: Sequence[Pair], sign: int) -> list[Pair]:
     return result
 
 
-def _scaled(f: llvm.Function, a: Pair, factor: float) -> Pair:
+def _scaled(f: llvm.Function, a: Pair, factor: llvm.Operand) -> Pair:
     return Pair(f.mul(a.real, factor), f.mul(a.imaginary, factor))
 
 
@@ -155,7 +156,8 @@ def transform(
     """
     factors = radices(length)
     if factors is None:
-        return _bluestein(f, length, lines, lanes, data, spare, sign, reserve)
+        power = _Fixed(f, length, lanes, sign)
+        return bluestein(f, power, length, lines, lanes, data, spare, reserve)
     return _stockham(f, length, factors, lines, lanes, data, spare, sign)
 
 
@@ -202,26 +204,58 @@ def _stockham(
     return data
 
 
-def _bluestein(
+class Convolution(ABC):
+    """What Bluestein's way needs of transforms whose length is a power of two, not below
+    2 * `length` - 1: `longer`, and `places` as many in the planes at least."""
+
+    longer: llvm.Operand
+    places: int
+
+    @abstractmethod
+    def chirp(self, k: llvm.Value) -> Pair:
+        """exp(sign pi i k k / length)"""
+
+    @abstractmethod
+    def share(self) -> llvm.Operand:
+        """1 / longer"""
+
+    @abstractmethod
+    def run(self, lines: int, data: Planes, spare: Planes, sign: int) -> tuple[Planes, Planes]:
+        """Transforms the lines in `data`: where they are then, and the other planes."""
+
+
+class _Fixed(Convolution):
+    def __init__(self, f: llvm.Function, length: int, lanes: int, sign: int) -> None:
+        self.f, self.length, self.lanes = f, length, lanes
+        self.longer = self.places = work_length(length)
+        self.roots = Roots(f, 2 * length, sign)
+
+    def chirp(self, k: llvm.Value) -> Pair:
+        return self.roots.at(self.f.urem(self.f.mul(k, k), 2 * self.length))
+
+    def share(self) -> llvm.Operand:
+        return 1.0 / self.places
+
+    def run(self, lines: int, data: Planes, spare: Planes, sign: int) -> tuple[Planes, Planes]:
+        factors = radices(self.places)
+        assert factors is not None
+        found = _stockham(self.f, self.places, factors, lines, self.lanes, data, spare, sign)
+        return found, spare if found is data else data
+
+
+def bluestein(
     f: llvm.Function,
+    power: Convolution,
     length: int,
     lines: int,
     lanes: int,
     data: Planes,
     spare: Planes,
-    sign: int,
     reserve: Reserve,
 ) -> Planes:
     """A transform as a convolution with a chirp, by transforms whose length is a power of two."""
-    longer = work_length(length)
-    factors = radices(longer)
-    assert factors is not None
-    roots = Roots(f, 2 * length, sign)
-
-    def chirp(k: llvm.Value) -> Pair:
-        return roots.at(f.urem(f.mul(k, k), 2 * length))
-
-    kernel, other = reserve(longer), reserve(longer)
+    longer, chirp = power.longer, power.chirp
+    kernel, other = reserve(power.places), reserve(power.places)
     zero = llvm.constant("double", 0.0)
     with f.for_range(0, longer) as each:
         kernel.store(f, each.index, Pair(zero, zero))
@@ -230,11 +264,11 @@ def _bluestein(
         value = Pair(value.real, f.neg(value.imaginary))
         kernel.store(f, each.index, value)
         kernel.store(f, f.urem(f.sub(longer, each.index), longer), value)
-    kernel = _stockham(f, longer, factors, 1, lanes, kernel, other, -1)
+    kernel, _ = power.run(1, kernel, other, -1)
 
     width = lanes if lines % lanes == 0 else 1
 
-    def scale(target: Planes, count: int, factor: Callable[[llvm.Value], Pair]) -> None:
+    def scale(target: Planes, count: llvm.Operand, factor: Callable[[llvm.Value], Pair]) -> None:
         """target[k] *= factor(k), in each line."""
         with f.for_range(0, count) as each:
             number = Pair(*(f.splat(part, width) for part in factor(each.index)))
@@ -243,10 +277,10 @@ def _bluestein(
                 target.store(f, place, product(f, target.load(f, place, width), number))
 
     scale(data, length, chirp)
-    with f.for_range(length * lines, longer * lines) as each:
+    with f.for_range(length * lines, f.mul(longer, lines)) as each:
         data.store(f, each.index, Pair(zero, zero))
-    found = _stockham(f, longer, factors, lines, lanes, data, spare, -1)
+    found, spare = power.run(lines, data, spare, -1)
     scale(found, longer, lambda k: kernel.load(f, k))
-    found = _stockham(f, longer, factors, lines, lanes, found, spare if found is data else data, 1)
-    scale(found, length, lambda k: _scaled(f, chirp(k), 1.0 / longer))
+    found, _ = power.run(lines, found, spare, 1)
+    scale(found, length, lambda k: _scaled(f, chirp(k), power.share()))
     return found

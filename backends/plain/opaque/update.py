@@ -10,7 +10,7 @@ from ....hlo.graph import Op
 from ...llvm.elementwise import ElementEmitter
 from ...llvm.index import Affine, linear
 from ...llvm.target import KernelCode, Target
-from ..frame import Frame, lanes_for_types, steps
+from ..frame import Frame, fitting, lanes_for_types, steps
 from .frame import copy_unless_same, frame_of, nest
 
 PIECE = 1 << 18  # bytes of a tile, about
@@ -67,9 +67,7 @@ def _window(
     """Writes the update's elements at those outer indices."""
     source, update = op.operands[:2]
     inner = update.dims[len(outer) :] or (1,)
-    width = lanes_for_types(frame.target, [update.element])
-    while width > max(1, inner[-1]):
-        width //= 2
+    width = fitting(lanes_for_types(frame.target, [update.element]), inner[-1])
     with nest(frame.scopes, inner[:-1]) as middle:
         for j, lanes, _, mask in steps(
             frame.scopes, frame.target, 0, inner[-1], inner[-1], width, 1

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.windows import running
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import Affine, delinear, linear
 from ...llvm.target import KernelCode, Target
-from ..frame import Frame, lanes_for_types, steps, tile_range
+from ..frame import Frame, fitting, lanes_for_types, steps, tile_range
 from ..monoid import Reduction, flat, spread, unflat
 from ..sliding import Sliding
 from .frame import blended, frame_of
@@ -79,8 +80,7 @@ class _Window:
         rows = math.prod(outer)
         width = self.width
         if self.target.vector_bits < 512:
-            while width > inner:
-                width //= 2
+            width = fitting(width, inner)
         with (
             tile_range(self.frame, 0, rows) as (low, high),
             self.scopes.loop(low, high, extent=rows) as (row, _),
@@ -157,9 +157,7 @@ class _Window:
         rows = math.prod(extents)
         across = dimension != last and not self.target.one_lane
         inner = self.dims[last] if across else 1
-        width = self.width if across else 1
-        while width > inner:
-            width //= 2
+        width = fitting(self.width, inner) if across else 1
         with (
             tile_range(self.frame, 0, rows) as (low, high),
             self.scopes.loop(low, high, extent=rows) as (row, _),
@@ -177,7 +175,7 @@ class _Window:
                     total = self.reduction.combine(f, carried, read, lanes)
                     self.store(total, index, lanes, mask)
                     loop.carry(*flat(total))
-        return self.frame.finish(rows, float(self.op.results[0].tensor.size))
+        return self.frame.finish(rows, float(at_hint(self.op.results[0].tensor.size)))
 
 
 def _positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
