@@ -45,6 +45,7 @@ class Instructions:
         self._lines: list[Any] = []  # texts, and slots: lists of texts that are filled later
         self._allocas: list[str] = []
         self._sizes: dict[tuple[str, Any], Value] = {}
+        self.given_sizes: list[SymbolicDim] | None = None  # those that are parameters, one each
         self._at_entry: list[str] = []
         self._counter = 0
         self.block = "entry"
@@ -104,7 +105,7 @@ class Instructions:
         return found
 
     def _size(self, type_name: str, number: SymbolicDim) -> Value:
-        """The size in the kernel's table, read once where the function begins."""
+        """The size in the kernel's table, read once where the function begins, or a parameter."""
         self._counter += 1
         name = f"%s{self._counter}"
         lanes, element = lanes_of(type_name), element_of(type_name)
@@ -115,6 +116,9 @@ class Instructions:
                 f"{name} = shufflevector {type_name} {name}.0, {type_name} poison, "
                 f"<{lanes} x i32> zeroinitializer",
             ]
+        elif element == "i64" and self.given_sizes is not None:
+            name = f"%size{len(self.given_sizes)}"
+            self.given_sizes.append(number)
         elif element == "i64":
             place = self._declarations.place_of_size(number)
             self._at_entry += [

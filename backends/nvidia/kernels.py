@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...hlo.build import make_op
+from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.overwriting import may_overwrite
 from ...optimizer.tiles.depths import with_split_depths
@@ -14,7 +15,7 @@ from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import apart, foreign, images, plain, tile
-from .frame import Unfit
+from .frame import Unfit, require_fixed
 from .launch import KernelCode
 from .loops import windows
 from .loops.emitters import FUSIONS, OPERATIONS
@@ -37,6 +38,7 @@ def emit(op: Op, target: Target) -> KernelCode:
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     try:
         if op.name in OPERATIONS:
+            require_fixed(region)
             return OPERATIONS[op.name](op, target)
         return _fused(kind_of(op), region, target, op.definition.flops(op), pairs, within)
     except Unfit as reason:
@@ -55,11 +57,13 @@ def _fused(
     """The kernel of a fusion's region, on windows of what it is given; Unfit if no emitter takes
     it."""
     if kind in FUSIONS:
+        require_fixed(region)
         return FUSIONS[kind](region, target, flops, within)
     if kind != "contract":
         return plain.emit(region, target, flops, pairs, (), within)
     if within:
         raise Unfit("a contraction on windows of arrays")
+    require_fixed(region)
     with suppress(Unfit):
         return windows.depthwise(region, target, flops)
     better = images.prepared(region)
@@ -178,6 +182,10 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     """A tile function: in the pipeline, with tiles in registers, or with tiles in memory."""
     notes: tuple[str, ...] = ()
     shares = bool(shared(op))
+    try:
+        require_fixed(op.regions[0])
+    except Unfit as reason:
+        raise UnsupportedError(f"{op.place}{op.kernel}: {reason}, which needs fixed sizes") from None
     if target.architecture.warpgroups and not shares:
         try:
             return pipeline.emit(op, target)

@@ -37,6 +37,7 @@ class NvidiaVariant:
     image: PTX text. cubins: architecture -> machine code. find_driver: called once, at the first
     use; a UserError of it says why there is no device. shared: module and weights on the device,
     for all plans that run them. facts, comm_timeout: of several processes, as of `CpuVariant`.
+    sizes: the values of the plan's formulas.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class NvidiaVariant:
         shared: dict[str, Any] | None = None,
         facts: Mapping[str, bytes] | None = None,
         comm_timeout: float | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.plan = plan
         self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.context_bytes = aligned(plan.memory.arena_bytes)
-        self.program = decode(plan, weights, own_rank() if plan.processes else 0)
+        self.program = decode(plan, weights, own_rank() if plan.processes else 0, sizes)
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
