@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import SymbolicDim, from_terms
 from .places import mark
 from .values import (
     Operand,
@@ -117,8 +117,7 @@ class Instructions:
                 f"<{lanes} x i32> zeroinitializer",
             ]
         elif element == "i64" and self.given_sizes is not None:
-            name = f"%size{len(self.given_sizes)}"
-            self.given_sizes.append(number)
+            return Value(type_name, self._sum_of_given(self.given_sizes, name, number), number)
         elif element == "i64":
             place = self._declarations.place_of_size(number)
             self._at_entry += [
@@ -132,6 +131,26 @@ class Instructions:
         else:
             raise TypeError(f"a size of type {type_name}")
         return Value(type_name, name, number)
+
+    def _sum_of_given(self, given: list[SymbolicDim], name: str, number: SymbolicDim) -> str:
+        """What holds a sum of multiples of products: these are the parameters, which sizes that
+        differ in factors alone share."""
+        total, lines = "", self._at_entry
+        for place, (monomial, factor) in enumerate(number.terms):
+            part = str(factor)
+            if monomial:
+                product = from_terms({monomial: 1})
+                if product not in given:
+                    given.append(product)
+                part = f"%size{given.index(product)}"
+                if factor != 1:
+                    lines.append(f"{name}.m{place} = mul i64 {part}, {factor}")
+                    part = f"{name}.m{place}"
+            if total:
+                lines.append(f"{name}.a{place} = add i64 {total}, {part}")
+                part = f"{name}.a{place}"
+            total = part
+        return total
 
     def lift(self, value: Operand, like: str) -> Value:
         """The operand itself, or a constant of type `like`."""

@@ -39,9 +39,14 @@ class Unfit(Exception):
     """An emitter does not take an operation; the plain way does, and a note gives the reason."""
 
 
+def is_fixed(region: Region) -> bool:
+    """Whether no call decides sizes in it."""
+    return all(kind.is_static for kind in region.types if isinstance(kind, TensorType))
+
+
 def require_fixed(region: Region) -> None:
     """Unfit where calls decide sizes: an emitter that has no code for them says so first."""
-    if not all(kind.is_static for kind in region.types if isinstance(kind, TensorType)):
+    if not is_fixed(region):
         raise Unfit("calls decide its sizes")
 
 

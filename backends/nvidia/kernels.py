@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...hlo.build import make_op
-from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.overwriting import may_overwrite
 from ...optimizer.tiles.depths import with_split_depths
@@ -15,7 +14,7 @@ from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import apart, foreign, images, plain, tile
-from .frame import Unfit, require_fixed
+from .frame import Unfit, is_fixed, require_fixed
 from .launch import KernelCode
 from .loops import windows
 from .loops.emitters import FUSIONS, OPERATIONS
@@ -63,8 +62,10 @@ def _fused(
         return plain.emit(region, target, flops, pairs, (), within)
     if within:
         raise Unfit("a contraction on windows of arrays")
-    require_fixed(region)
+    if any(op.name == "convolution" for op in region.ops):
+        require_fixed(region)
     with suppress(Unfit):
+        require_fixed(region)
         return windows.depthwise(region, target, flops)
     better = images.prepared(region)
     if better is not None:
@@ -73,6 +74,7 @@ def _fused(
         names, kernel = contraction.CONTRACTIONS, _parts(target, pairs)
         return apart.emit(better[0], names, kernel, taken, flops, notes, better[1])
     try:
+        require_fixed(region)
         return _turned(region, target, flops, pairs)
     except Unfit:
         pass  # as its operands lie
@@ -145,6 +147,7 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
         op, region = op_of(split_depths), split_depths
     if target.architecture.warpgroups:
         try:
+            require_fixed(region)
             plan = products.plan(op, region, target)
             if not shares:
                 cut = _in_parts(region, target, products.clocks, products.emit)
@@ -153,7 +156,9 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
             return pipeline.code_of(plan, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    code = None if shares else _in_parts(region, target, contraction.clocks, contraction.emit)
+    code = None
+    if not shares and is_fixed(region):
+        code = _in_parts(region, target, contraction.clocks, contraction.emit)
     code = code or contraction.emit(op, region, target, shares)
     return replace(code, notes=(*code.notes, *notes))
 
@@ -182,12 +187,9 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     """A tile function: in the pipeline, with tiles in registers, or with tiles in memory."""
     notes: tuple[str, ...] = ()
     shares = bool(shared(op))
-    try:
-        require_fixed(op.regions[0])
-    except Unfit as reason:
-        raise UnsupportedError(f"{op.place}{op.kernel}: {reason}, which needs fixed sizes") from None
     if target.architecture.warpgroups and not shares:
         try:
+            require_fixed(op.regions[0])
             return pipeline.emit(op, target)
         except Unfit as reason:
             if _narrow(op.regions[0]):
