@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from ....hlo.deciding import estimating
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
@@ -68,8 +69,9 @@ class Kernel:
 
     def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
         moved = sum(read_bytes(value, self.region) for value in self.region.arguments)
-        moved += sum(root.tensor.bytes for root in self.region.results)
-        return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
+        with estimating():
+            written = float(sum(root.tensor.bytes for root in self.region.results))
+        return self.unit.code(self.launches, flops, moved + written, scratch=self.scratch, notes=notes)
 
 
 class Part:
