@@ -56,8 +56,6 @@ def _fused(
     """The kernel of a fusion's region, on windows of what it is given; Unfit if no emitter takes
     it."""
     if kind in FUSIONS:
-        if kind != "loop":
-            require_fixed(region)
         return FUSIONS[kind](region, target, flops, within)
     if kind != "contract":
         return plain.emit(region, target, flops, pairs, (), within)
