@@ -103,13 +103,15 @@ class Function(Instructions):
             Value(type_name.split(" ", 1)[0] if type_name[0] != "<" else type_name, f"%{label}")
             for type_name, label in parameters
         )
-        signature = ", ".join(f"{type_name} %{label}" for type_name, label in parameters)
+        self._parameters = [f"{type_name} %{label}" for type_name, label in parameters]
         prefix = f"define {linkage} {returns}" if linkage else f"define {returns}"
-        self._head = f"{prefix} @{name}({signature}) #0 {attributes}"
+        self._head, self._attributes = f"{prefix} @{name}", f"#0 {attributes}"
 
     def text(self) -> str:
         body = "\n  ".join(["entry:", *self._allocas, *self._at_entry, *_flat(self._lines)])
-        return f"{self._head} {{\n  {body}\n}}\n"
+        sizes = [f"i64 %size{number}" for number in range(len(self.given_sizes or ()))]
+        signature = ", ".join([*self._parameters, *sizes])
+        return f"{self._head}({signature}) {self._attributes} {{\n  {body}\n}}\n"
 
     # Control flow.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ...hlo.graph import Op
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import SymbolicDim, from_terms
 from .places import mark
 from .values import (
     Operand,
@@ -45,6 +45,7 @@ class Instructions:
         self._lines: list[Any] = []  # texts, and slots: lists of texts that are filled later
         self._allocas: list[str] = []
         self._sizes: dict[tuple[str, Any], Value] = {}
+        self.given_sizes: list[SymbolicDim] | None = None  # those that are parameters, one each
         self._at_entry: list[str] = []
         self._counter = 0
         self.block = "entry"
@@ -104,7 +105,7 @@ class Instructions:
         return found
 
     def _size(self, type_name: str, number: SymbolicDim) -> Value:
-        """The size in the kernel's table, read once where the function begins."""
+        """The size in the kernel's table, read once where the function begins, or a parameter."""
         self._counter += 1
         name = f"%s{self._counter}"
         lanes, element = lanes_of(type_name), element_of(type_name)
@@ -115,6 +116,8 @@ class Instructions:
                 f"{name} = shufflevector {type_name} {name}.0, {type_name} poison, "
                 f"<{lanes} x i32> zeroinitializer",
             ]
+        elif element == "i64" and self.given_sizes is not None:
+            return Value(type_name, self._sum_of_given(self.given_sizes, name, number), number)
         elif element == "i64":
             place = self._declarations.place_of_size(number)
             self._at_entry += [
@@ -128,6 +131,26 @@ class Instructions:
         else:
             raise TypeError(f"a size of type {type_name}")
         return Value(type_name, name, number)
+
+    def _sum_of_given(self, given: list[SymbolicDim], name: str, number: SymbolicDim) -> str:
+        """What holds a sum of multiples of products: these are the parameters, which sizes that
+        differ in factors alone share."""
+        total, lines = "", self._at_entry
+        for place, (monomial, factor) in enumerate(number.terms):
+            part = str(factor)
+            if monomial:
+                product = from_terms({monomial: 1})
+                if product not in given:
+                    given.append(product)
+                part = f"%size{given.index(product)}"
+                if factor != 1:
+                    lines.append(f"{name}.m{place} = mul i64 {part}, {factor}")
+                    part = f"{name}.m{place}"
+            if total:
+                lines.append(f"{name}.a{place} = add i64 {total}, {part}")
+                part = f"{name}.a{place}"
+            total = part
+        return total
 
     def lift(self, value: Operand, like: str) -> Value:
         """The operand itself, or a constant of type `like`."""

@@ -56,5 +56,5 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),
-        windows=frozenset({"loop", "rows", "reduce"}),
+        windows=frozenset({"loop", "rows", "reduce"}), open_sizes=True,
     )  # fmt: skip

@@ -10,10 +10,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...hlo.deciding import estimating
 from ...hlo.graph import Op, Region, Value, arguments
+from ...hlo.symbols import ceildiv, maximum
 from ...optimizer.regions import extract, in_order_of_demand
 from .frame import SHARED, Unfit
-from .launch import SCRATCH, Argument, Immediate, KernelCode, Launch, Memory, TensorMap
+from .launch import SCRATCH, Argument, Immediate, KernelCode, Launch, Memory, Size, TensorMap
 
 ALIGNMENT = 256  # bytes, of values in scratch
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
@@ -82,13 +84,13 @@ class Parts:
     def reserve(self, size: int) -> Memory:
         """Scratch of so many bytes, for a value between parts."""
         place = Memory(SCRATCH, self.scratch)
-        self.scratch += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        self.scratch += ceildiv(maximum(size, 1), ALIGNMENT) * ALIGNMENT
         return place
 
     def code(self, flops: float, moved: float, notes: tuple[str, ...]) -> KernelCode:
         """All parts as one kernel."""
         found = dict.fromkeys((*notes, *(note for code, _ in self.codes for note in code.notes)))
-        most = max((code.scratch_bytes for code, _ in self.codes), default=0)  # all use the same
+        most = maximum(0, *(code.scratch_bytes for code, _ in self.codes))  # all use the same
         scratch = self.scratch + most
         approximate = sorted({name for code, _ in self.codes for name in code.approximate})
         return KernelCode(
@@ -110,7 +112,7 @@ class Parts:
 
     def moved(self, argument: Argument, places: Sequence[Memory]) -> Argument:
         """An argument of a part as one of the whole kernel."""
-        if isinstance(argument, Immediate):
+        if isinstance(argument, Immediate | Size):
             return argument
         if isinstance(argument, TensorMap):
             memory = self.moved(argument.memory, places)
@@ -144,7 +146,9 @@ class _Work(Parts):
         """All parts as one kernel, behind copies of results that are given twice."""
         self.copies()
         values = (*self.region.arguments, *self.region.results)
-        return self.code(flops, float(sum(value.tensor.bytes for value in values)), notes)
+        with estimating():
+            moved = float(sum(value.tensor.bytes for value in values))
+        return self.code(flops, moved, notes)
 
     # Parts.
 

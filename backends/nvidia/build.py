@@ -8,10 +8,13 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
+from ...hlo.deciding import codeable, current
 from ...hlo.errors import UnsupportedError
-from ...hlo.graph import Op
+from ...hlo.graph import Op, symbols_in
+from ...hlo.sizes import SizeConstraint
 from ...hlo.text import canonical_op
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
@@ -38,22 +41,34 @@ _HEADER = re.compile(r"^\s*\.(version|target|address_size)\b(.*)$", re.MULTILINE
 _SHARED = re.compile(rf"^\.extern \.shared [^;]* {SHARED}\[\];\n", re.MULTILINE)
 
 
+Emission = tuple[KernelCode, tuple[SizeConstraint, ...]]
+
+
 class _Emitted:
     """Code of the kernels that were emitted last, by canonical text: a tile function is emitted
     when it is judged, and again when it is built."""
 
     def __init__(self, capacity: int = 256) -> None:
         self.capacity = capacity
-        self.codes: dict[tuple[str, Target], KernelCode] = {}
+        self.codes: dict[tuple[str, Target], Emission] = {}
         self.lock = threading.Lock()
 
-    def code(self, text: str, op: Op, target: Target) -> KernelCode:
-        """The kernel of an operation; UnsupportedError if there is none."""
+    def code(self, text: str, op: Op, target: Target) -> Emission:
+        """The kernel of an operation, and the guards of calls that it is for, which are not taken
+        down yet; UnsupportedError if there is none."""
         with self.lock:
             known = self.codes.get((text, target))
         if known is not None:
             return known
-        made = emit(numbered(op), target)
+        decisions = current()
+        before = {} if decisions is None else dict(decisions.guards)
+        try:
+            with nullcontext({}) if decisions is None else decisions.recording() as guards:
+                code = emit(numbered(op), target)
+        finally:
+            if decisions is not None:
+                decisions.guards = before
+        made = code, tuple(guards)
         with self.lock:
             if len(self.codes) >= self.capacity:
                 self.codes.pop(next(iter(self.codes)))
@@ -69,11 +84,14 @@ def accepts(op: Op, target: Target) -> bool:
     holds no convolution that would be a product over its taps on its own."""
     if any(map(_sums_features, op.regions[0].walk())):
         return False
-    text = canonical_op(op)
+    text, decisions = canonical_op(op), current()
+    if decisions is not None:
+        text += decisions.said_of(symbols_in(op))
     if CACHE.find(text, target, None) is not None:
         return True
     try:
-        code = EMITTED.code(text, op, target)
+        with codeable(op.place, op.kernel, symbols_in(op) if decisions is not None else ()):
+            code, _ = EMITTED.code(text, op, target)
     except UnsupportedError:
         return False
     return all(launch.threads <= MOST_THREADS for launch in code.launches)
@@ -98,12 +116,17 @@ class _Job:
 
     def facts(self, text: str, op: Op) -> KernelFacts:
         """What the plan needs of a kernel; its compilation is begun where it is not known."""
+        decisions = current()
         known = CACHE.find(text, self.target, self.disk)
         if known is not None:
             self.known[text] = known
             self.ops.setdefault(known.symbol, op)
+            if decisions is not None:
+                decisions.guards.update(dict.fromkeys(known.facts.guards))
             return _unpacked(known)[0]
-        code = EMITTED.code(text, op, self.target)
+        code, guards = EMITTED.code(text, op, self.target)
+        if decisions is not None:
+            decisions.guards.update(dict.fromkeys(guards))
         # The name is the content's, so that kernels of equal text stand in the module once.
         digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
@@ -112,8 +135,10 @@ class _Job:
             self.texts[symbol] = pool().submit(compiled, code, symbol, self.target.architecture)
         facts = KernelFacts(
             1, code.scratch_bytes, code.flops, code.bytes, False, code.notes,
-            launches=tuple(message(one, f"{symbol}_{one.symbol}") for one in code.launches),
-            approximate=code.approximate,
+            launches=tuple(
+                message(one, f"{symbol}_{one.symbol}", code.sizes) for one in code.launches
+            ),
+            approximate=code.approximate, sizes=code.sizes, guards=guards,
         )  # fmt: skip
         self.under_way[text] = symbol, facts
         return facts

@@ -18,12 +18,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ...hlo.deciding import largest
 from ...hlo.errors import CompilerBug
+from ...hlo.graph import Region
+from ...hlo.symbols import ceildiv, maximum
+from ...hlo.types import TensorType
 from .. import llvm
 from ..llvm.index import CONSECUTIVE, SAME, Affine, Axis, Scopes, of_axis
 from ..llvm.places import KERNEL_MARK
 from ..plain.composite import merged
-from .launch import Argument, Extent, Immediate, KernelCode, Launch, Memory, TensorMap
+from .launch import Argument, Extent, Immediate, KernelCode, Launch, Memory, Size, TensorMap
 from .target import WARP, Target
 
 THREADS = 256  # of a block, where nothing asks for another number
@@ -33,6 +37,17 @@ GRID = 2**31 - 1  # most blocks along x
 
 class Unfit(Exception):
     """An emitter does not take an operation; the plain way does, and a note gives the reason."""
+
+
+def is_fixed(region: Region) -> bool:
+    """Whether no call decides sizes in it."""
+    return all(kind.is_static for kind in region.types if isinstance(kind, TensorType))
+
+
+def require_fixed(region: Region) -> None:
+    """Unfit where calls decide sizes: an emitter that has no code for them says so first."""
+    if not is_fixed(region):
+        raise Unfit("calls decide its sizes")
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,7 @@ class Entry:
             linkage="ptx_kernel",
             attributes=" ".join(attributes),
         )
-        self.function.mark = KERNEL_MARK
+        self.function.mark, self.function.given_sizes = KERNEL_MARK, []
         self.pointers = [self._value(parameter) for parameter in parameters]
         self.scopes = Scopes(self.function)
 
@@ -213,12 +228,16 @@ class Entry:
     ) -> Launch:
         """Ends the function; how it is launched."""
         self.function.ret()
-        extent = (grid, 1, 1) if isinstance(grid, int) else grid
-        if not 0 < extent[0] <= GRID or not 0 < extent[1] < 65536 or not 0 < extent[2] < 65536:
+        extent = grid if isinstance(grid, tuple) else (grid, 1, 1)
+        x, y, z = map(largest, extent)
+        if not 0 < x <= GRID or not 0 < y < 65536 or not 0 < z < 65536:
             raise CompilerBug(f"a grid of {extent} blocks")
         if shared_bytes > self.target.architecture.shared_bytes:
             raise CompilerBug(f"{shared_bytes} bytes of shared memory")
-        arguments = tuple(parameter.argument for parameter in self.parameters)
+        arguments = (
+            *(parameter.argument for parameter in self.parameters),
+            *map(Size, self.function.given_sizes or ()),
+        )
         threads = (self.threads, 1, 1)
         return Launch(
             self.symbol, extent, threads, arguments, shared_bytes, self.cluster, persistent
@@ -227,7 +246,7 @@ class Entry:
 
 def blocks(count: int, threads: int) -> int:
     """Blocks that hold `count` threads; at least one."""
-    return max(1, -(-count // threads))
+    return maximum(1, ceildiv(count, threads))
 
 
 # The machine's own instructions.

@@ -14,7 +14,7 @@ from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import apart, foreign, images, plain, tile
-from .frame import Unfit
+from .frame import Unfit, is_fixed, require_fixed
 from .launch import KernelCode
 from .loops import windows
 from .loops.emitters import FUSIONS, OPERATIONS
@@ -37,6 +37,7 @@ def emit(op: Op, target: Target) -> KernelCode:
     region = op.regions[0] if op.name == "fusion" else as_region(op)
     try:
         if op.name in OPERATIONS:
+            require_fixed(region)
             return OPERATIONS[op.name](op, target)
         return _fused(kind_of(op), region, target, op.definition.flops(op), pairs, within)
     except Unfit as reason:
@@ -60,7 +61,10 @@ def _fused(
         return plain.emit(region, target, flops, pairs, (), within)
     if within:
         raise Unfit("a contraction on windows of arrays")
+    if any(op.name == "convolution" for op in region.ops):
+        require_fixed(region)
     with suppress(Unfit):
+        require_fixed(region)
         return windows.depthwise(region, target, flops)
     better = images.prepared(region)
     if better is not None:
@@ -69,6 +73,7 @@ def _fused(
         names, kernel = contraction.CONTRACTIONS, _parts(target, pairs)
         return apart.emit(better[0], names, kernel, taken, flops, notes, better[1])
     try:
+        require_fixed(region)
         return _turned(region, target, flops, pairs)
     except Unfit:
         pass  # as its operands lie
@@ -141,6 +146,7 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
         op, region = op_of(split_depths), split_depths
     if target.architecture.warpgroups:
         try:
+            require_fixed(region)
             plan = products.plan(op, region, target)
             if not shares:
                 cut = _in_parts(region, target, products.clocks, products.emit)
@@ -149,7 +155,9 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
             return pipeline.code_of(plan, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    code = None if shares else _in_parts(region, target, contraction.clocks, contraction.emit)
+    code = None
+    if not shares and is_fixed(region):
+        code = _in_parts(region, target, contraction.clocks, contraction.emit)
     code = code or contraction.emit(op, region, target, shares)
     return replace(code, notes=(*code.notes, *notes))
 
@@ -180,6 +188,7 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     shares = bool(shared(op))
     if target.architecture.warpgroups and not shares:
         try:
+            require_fixed(op.regions[0])
             return pipeline.emit(op, target)
         except Unfit as reason:
             if _narrow(op.regions[0]):

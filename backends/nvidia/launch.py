@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...hlo.deciding import largest
+from ...hlo.symbols import SymbolicDim, symbols_of
 from ...specs.generated import plan_pb2
 
 
@@ -43,7 +46,14 @@ class Immediate:
     data: bytes
 
 
-Argument = Memory | TensorMap | Immediate
+@dataclass(frozen=True)
+class Size:
+    """A parameter that is a size, which the call decides, as i64."""
+
+    size: SymbolicDim
+
+
+Argument = Memory | TensorMap | Immediate | Size
 Extent = tuple[int, int, int]
 
 
@@ -84,12 +94,34 @@ class KernelCode:
     language: str = "llvm"
     approximate: tuple[str, ...] = ()  # operations that may be by approximate formulas
 
+    @property
+    def sizes(self) -> tuple[SymbolicDim, ...]:
+        """What a call decides of the launches, in the order in which they name it."""
+        found: dict[SymbolicDim, None] = {}
+        for launch in self.launches:
+            named = [*launch.grid]
+            for argument in launch.arguments:
+                if isinstance(argument, Size):
+                    named.append(argument.size)
+                elif isinstance(argument, Memory):
+                    named.append(argument.offset)
+            found.update(dict.fromkeys(one for one in named if symbols_of(one)))
+        return tuple(found)
 
-def message(launch: Launch, symbol: str) -> Any:
-    """The plan_pb2.Launch of a launch whose entry is called `symbol` in its module."""
+
+def message(launch: Launch, symbol: str, sizes: tuple[SymbolicDim, ...] = ()) -> Any:
+    """The plan_pb2.Launch of a launch whose entry is called `symbol` in its module. `sizes`: its
+    kernel's."""
+
+    def formula(size: Any) -> int:
+        return 1 + sizes.index(size) if isinstance(size, SymbolicDim) else 0
+
     made = plan_pb2.Launch(
-        entry=symbol, grid=launch.grid, block=launch.block, shared_bytes=launch.shared_bytes
-    )
+        entry=symbol, grid=map(largest, launch.grid), block=launch.block,
+        shared_bytes=launch.shared_bytes,
+    )  # fmt: skip
+    if any(map(formula, launch.grid)):
+        made.grid_formulas.extend(map(formula, launch.grid))
     if launch.cluster != (1, 1, 1):
         made.cluster.extend(launch.cluster)
     made.persistent = launch.persistent
@@ -97,8 +129,10 @@ def message(launch: Launch, symbol: str) -> Any:
         one = made.arguments.add()
         if isinstance(argument, Immediate):
             one.immediate = argument.data
+        elif isinstance(argument, Size):
+            one.size = sizes.index(argument.size)
         elif isinstance(argument, TensorMap):
-            one.tensor_map.memory.CopyFrom(_memory(argument.memory))
+            one.tensor_map.memory.CopyFrom(_memory(argument.memory, formula))
             one.tensor_map.element_type = argument.element
             one.tensor_map.dims.extend(argument.dims)
             one.tensor_map.strides.extend(argument.strides)
@@ -106,11 +140,14 @@ def message(launch: Launch, symbol: str) -> Any:
             one.tensor_map.swizzle = argument.swizzle
             one.tensor_map.steps.extend(argument.steps)
         else:
-            one.memory.CopyFrom(_memory(argument))
+            one.memory.CopyFrom(_memory(argument, formula))
     return made
 
 
-def _memory(memory: Memory) -> Any:
+def _memory(memory: Memory, formula: Callable[[Any], int]) -> Any:
     scratch = memory.slot < 0
     slot = 0 if scratch else memory.slot
-    return plan_pb2.LaunchMemory(slot=slot, scratch=scratch, offset=memory.offset)
+    return plan_pb2.LaunchMemory(
+        slot=slot, scratch=scratch, offset=largest(memory.offset),
+        offset_formula=formula(memory.offset),
+    )  # fmt: skip

@@ -61,5 +61,5 @@ def _grouped(
     start = f.mul(group, most)
     height = llvm.constant("i32", most)
     if sizes[rows] % most:
-        height = f.min(f.sub(llvm.constant("i32", sizes[rows]), start), most)
+        height = f.min(f.sub(f.constant("i32", sizes[rows]), start), most)
     return {rows: f.add(start, f.urem(rest, height)), columns: f.udiv(rest, height)}

@@ -96,7 +96,7 @@ def open_device(
         find = functools.partial(_own_gpu, bool(plan.processes))
         find = find if driver is None else lambda: driver
         opened = module.NvidiaVariant(
-            plan, image, weights, cubins or {}, find, shared, facts, comm_timeout
+            plan, image, weights, cubins or {}, find, shared, facts, comm_timeout, sizes
         )
         bind = _binder(module.run)
         return Device(

@@ -197,8 +197,8 @@ class Driver(Protocol):
         ...
 
     def rebind(self, graph: Any, number: int, prepared: Any) -> None:
-        """Launch `number` of the graph takes these parameters in later replays; it starts the same
-        entry with the same extents."""
+        """Launch `number` of the graph takes these parameters in later replays, and starts so many
+        blocks of the same entry."""
         ...
 
     def replay(self, graph: Any, stream: Any) -> None: ...

@@ -1,10 +1,11 @@
-"""One call at a time on a GPU: its stream, its memory, its walk over a plan's steps."""
+"""One call at a time on a GPU: its walk over a plan's steps, on a workspace's stream and memory."""
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ from .launches import (
     Work,
     aligned,
 )
-from .resources import Memory, Moment, Stream, finally_do, order
+from .resources import Memory, Moment, Stream, order
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from .exchanges import Collect, Communicate
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
 _KEPT = 64  # sets of addresses that a launch keeps its parameters for
-_GRAPHS = 32  # of a stretch of steps
+_NUMBERS = itertools.count()  # of contexts
 
 Array = np.ndarray[Any, Any]
 Argument = Array | View
@@ -57,9 +59,14 @@ class _Cell:
     """One launch of a step, encoded for the addresses of a call; what was encoded for the sets of
     addresses that came last is kept. Most launches use no argument and no result."""
 
-    def __init__(self, launch: Started, encode: Callable[[Started, Sequence[int]], Any]) -> None:
+    def __init__(
+        self,
+        launch: Started,
+        encode: Callable[[Started, Sequence[int]], Any],
+        fixed: Collection[int],
+    ) -> None:
         self.launch, self.encode = launch, encode
-        self.moving = tuple(base for base in launch.bases if base >= CALL)
+        self.moving = tuple(base for base in launch.bases if base not in fixed)
         self.known: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
     def at(self, bases: Sequence[int]) -> Any:
@@ -75,88 +82,65 @@ class _Cell:
         return prepared
 
 
-class _Stretch:
-    """Steps without a branch between them. The first run starts one launch after the other: it is
-    when a driver loads the code of its kernels. From then on they are graphs: one for each set of
-    addresses that came before, as long as there are few, and one that is told the addresses of all
-    others."""
+class _Launches:
+    """The launches of steps without a branch between them."""
 
-    def __init__(self, driver: Driver, cells: Sequence[_Cell]) -> None:
-        self.driver, self.cells = driver, cells
+    def __init__(self, position: int, cells: Sequence[_Cell]) -> None:
+        self.cells = cells
+        self.key = position, *(cell.launch.start.entry for cell in cells)
         self.moving = tuple(dict.fromkeys(base for cell in cells for base in cell.moving))
-        self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
-        self.graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
-        self.begun = False
 
-    def start(self, bases: Sequence[int], stream: Any) -> None:
-        driver, key = self.driver, tuple([bases[base] for base in self.moving])
-        graph = self.graphs.get(key)
-        if graph is not None:
-            if self.moving:
-                self.graphs.move_to_end(key)
-            driver.replay(graph.handle, stream)
-            return
-        launches = [cell.at(bases) for cell in self.cells]
-        if not self.begun or not driver.graphs or len(launches) < 2:
-            self.begun = True
-            for prepared in launches:
-                driver.launch(prepared, stream)
-            return
-        again = key in self.seen
-        if not self.graphs or again and len(self.graphs) < _GRAPHS:
-            graph = _Graph(driver, launches)
-        else:
-            graph = self.graphs.popitem(last=False)[1]
-            graph.rebind(launches)
-        self.graphs[key] = graph
-        self.seen[key] = None
-        if len(self.seen) > _KEPT:
-            self.seen.popitem(last=False)
-        driver.replay(graph.handle, stream)
-
-
-class _Graph:
-    """A stretch as the driver's graph; `launches`: what it holds now."""
-
-    def __init__(self, driver: Driver, launches: list[Any]) -> None:
-        self.driver, self.launches = driver, launches
-        self.handle = driver.graph(launches)
-        finally_do(self, driver, driver.destroy_graph, self.handle)
-
-    def rebind(self, launches: list[Any]) -> None:
-        """Takes other parameters, where some have changed."""
-        for number, (old, new) in enumerate(zip(self.launches, launches, strict=True)):
-            if old is not new:
-                self.driver.rebind(self.handle, number, new)
-        self.launches = launches
+    def start(self, space: Workspace, context: int, bases: Sequence[int]) -> None:
+        """All of them, on the workspace's stream; `context`: what has the sizes."""
+        key = context, *[bases[base] for base in self.moving]
+        stretch = space.stretch(self.key)
+        stretch.start(key, lambda: [c.at(bases) for c in self.cells], space.stream.handle)
 
 
 class NvidiaContext:
-    """The stream and the memory of one call at a time."""
+    """One call at a time. `space`: its stream and memory; of a program whose calls decide its
+    sizes, from `enter` to `leave`."""
+
+    space: Workspace
 
     def __init__(self, variant: NvidiaVariant, opened: Opened) -> None:
-        program = variant.program
+        program, shared = variant.program, variant.spaces is not None
         self.variant, self.opened, self.driver = variant, opened, opened.driver
-        self.stream = Stream(self.driver)
-        opened.add_user(self.stream)
         self.arena_bytes = aligned(variant.plan.memory.arena_bytes)
-        self.memory = Memory(self.stream, self.arena_bytes + program.scratch_bytes)
-        self._arguments: dict[int, Memory] = {}  # by base: what comes from or goes to the host
+        self.number = next(_NUMBERS)
+        if not shared:
+            self.space = Workspace(opened, self.arena_bytes + program.scratch_bytes)
+        fixed = (WEIGHTS,) if shared else (ARENA, SCRATCH, WEIGHTS)
         self._cells = [
-            [_Cell(launch, self._encode) for launch in step.launches]
+            [_Cell(launch, self._encode, fixed) for launch in step.launches]
             if isinstance(step, Work)
             else []
             for step in program.steps
         ]
-        self._stretches: dict[int, _Stretch] = {}  # by first step
-        self._pinned: dict[int, Array] | None = None
-        self._uploaded: Moment | None = None  # then the pinned memory may be written again
-        self._pending: deque[tuple[Moment, list[Any]]] = deque()  # other libraries' arrays
+        self._stretches: dict[int, _Launches] = {}  # by first step
+        self._places: dict[int, tuple[int, int]] | None = None  # in the staging memory, by base
+        self._staged = 0  # bytes of it
         # Where processes exchange, waits have deadlines.
         self._together = opened.together
         self._waiting = None if self._together is None else self._together.waiting()
         waits = self.driver if self._waiting is None else self._waiting
         self._synchronize, self._settle = waits.synchronize, waits.settle
+
+    @property
+    def stream(self) -> Stream:
+        """What the current call's work is on."""
+        return self.space.stream
+
+    def enter(self) -> None:
+        """Take a workspace for a call, where those of all sizes take turns."""
+        if self.variant.spaces is not None:
+            self.space = self.variant.spaces.take(self.opened)
+
+    def leave(self) -> None:
+        """Give it back; what a failing call has used is not given back."""
+        if self.variant.spaces is not None:
+            self.variant.spaces.free.append(self.space)
+            del self.space
 
     # A call.
 
@@ -168,11 +152,11 @@ class NvidiaContext:
         first = CALL + len(inputs)
         for index, output in enumerate(outputs):
             argument = self.variant.replaces.get(index)
-            if argument is not None and CALL + argument in self._arguments:
-                addresses.append(self._arguments[CALL + argument].address)
+            if argument is not None and CALL + argument in self.space.arguments:
+                addresses.append(self.space.own(CALL + argument, output.nbytes))
                 continue
             used = first + index in self.variant.used
-            addresses.append(self._own(first + index, output.nbytes) if used else 0)
+            addresses.append(self.space.own(first + index, output.nbytes) if used else 0)
         bases = self._bases(addresses)
         events = self._execute(bases, profile)
         staged = []
@@ -229,24 +213,19 @@ class NvidiaContext:
         """Addresses by base."""
         weights = self.opened.weights
         bases = [0] * CALL
-        bases[ARENA] = self.memory.address
-        bases[SCRATCH] = self.memory.address + self.arena_bytes
+        bases[ARENA] = self.space.memory.address
+        bases[SCRATCH] = self.space.memory.address + self.arena_bytes
         bases[WEIGHTS] = 0 if weights is None else weights.address
         return [*bases, *addresses]
-
-    def _own(self, base: int, size: int) -> int:
-        """The address of this context's own memory for an argument or a result."""
-        if base not in self._arguments:
-            self._arguments[base] = Memory(self.stream, size)
-        return self._arguments[base].address
 
     def _upload(self, inputs: Sequence[Argument], wait: bool) -> list[int]:
         """Where each input lies on the device, copied there if it has to be; with `wait`, arrays of
         the host may be changed then."""
-        driver, stream = self.driver, self.stream.handle
-        if self._uploaded is not None:
-            self._settle(self._uploaded.event)
-            self._uploaded = None
+        driver, space = self.driver, self.space
+        stream = space.stream.handle
+        if space.uploaded is not None:
+            self._settle(space.uploaded.event)
+            space.uploaded = None
         addresses: list[int] = []
         staged = direct = borrowed = False
         for base, value in enumerate(inputs, CALL):
@@ -258,12 +237,12 @@ class NvidiaContext:
                     order(driver, self.opened.arrivals.handle, stream)
                 keeps = base in self.variant.overwritten and not value.given
                 if keeps or value.address % _DIRECT:
-                    addresses.append(self._own(base, value.nbytes))
+                    addresses.append(space.own(base, value.nbytes))
                     driver.copy(addresses[-1], value.address, value.nbytes, stream)
                 else:
                     addresses.append(value.address)
             else:
-                addresses.append(self._own(base, value.nbytes))
+                addresses.append(space.own(base, value.nbytes))
                 if value.nbytes:
                     pinned = self._staging(base)
                     if pinned is None:
@@ -274,30 +253,31 @@ class NvidiaContext:
                         pinned[...] = _flat(value)
                         driver.upload(addresses[-1], pinned, stream)
         if staged or direct:
-            self._uploaded = uploaded = Moment(driver, stream)
+            space.uploaded = uploaded = Moment(driver, stream)
             if direct and wait:  # the owner of an array may have pinned it
                 self._settle(uploaded.event)
         return addresses
 
     def _staging(self, base: int) -> Array | None:
         """The pinned memory through which an argument or a result goes; None for large ones."""
-        if self._pinned is None:
+        if self._places is None:
             sizes = (*self.variant.program.inputs, *self.variant.program.outputs)
             places, end = {}, 0
             for number, size in enumerate(sizes, CALL):
                 if number in self.variant.used and end + aligned(size) <= _PINNED:
                     places[number] = end, size
                     end += aligned(size)
-            block = self.driver.host_memory(end) if end else np.empty(0, np.uint8)
-            if end:
-                finally_do(self, self.driver, _free_pinned, self.stream, block)
-            self._pinned = {n: block[at : at + size] for n, (at, size) in places.items()}
-        return self._pinned.get(base)
+            self._places, self._staged = places, end
+        if base not in self._places:
+            return None
+        at, size = self._places[base]
+        return self.space.staged(self._staged)[at : at + size]
 
     def _keep(self, inputs: Sequence[Argument]) -> None:
         """Keep what kernels under way read and write until they are done."""
-        while self._pending and self.driver.has_come(self._pending[0][0].event):
-            self._pending.popleft()
+        pending = self.space.pending
+        while pending and self.driver.has_come(pending[0][0].event):
+            pending.popleft()
         foreign = []
         for view in inputs:
             if isinstance(view, View):
@@ -307,7 +287,7 @@ class NvidiaContext:
                 else:
                     foreign.append(memory)
         if foreign:
-            self._pending.append((Moment(self.driver, self.stream.handle), foreign))
+            pending.append((Moment(self.driver, self.stream.handle), foreign))
 
     # Steps.
 
@@ -332,11 +312,11 @@ class NvidiaContext:
                 if profile or driver.simulated:
                     marks += [self._step(bases, at, profile) for at in range(position, end)]
                 else:
-                    stretch = self._stretches.get(position)
-                    if stretch is None:
+                    launches = self._stretches.get(position)
+                    if launches is None:
                         cells = [cell for at in self._cells[position:end] for cell in at]
-                        stretch = self._stretches[position] = _Stretch(driver, cells)
-                    stretch.start(bases, stream)
+                        launches = self._stretches[position] = _Launches(position, cells)
+                    launches.start(self.space, self.number, bases)
                 position = end
         return self._events(marks) if profile else []
 
@@ -459,11 +439,6 @@ class NvidiaContext:
 def _add(total: dict[str, int], counts: Counters) -> None:
     for name, count in counts.items():
         total[name] = total.get(name, 0) + count
-
-
-def _free_pinned(stream: Stream, block: Array) -> None:
-    stream.driver.synchronize(stream.handle)
-    stream.driver.free_host_memory(block)
 
 
 def _flat(array: Array) -> Array:

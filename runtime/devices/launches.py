@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Union
@@ -120,11 +121,16 @@ class Program(NamedTuple):
     scratch_bytes: int  # behind SCRATCH, for plans that do not say where scratch lies
 
 
-def decode(plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int = 0) -> Program:
+def decode(
+    plan: plan_pb2.Plan,
+    weights: Mapping[str, np.ndarray],
+    rank: int = 0,
+    sizes: Sequence[int] = (),
+) -> Program:
     """The plan's steps, as process number `rank` of several takes them; UserError where it
-    contradicts itself or lacks weights."""
+    contradicts itself or lacks weights. sizes: the values of its formulas."""
     try:
-        return _Reader(plan, weights, rank).read()
+        return _Reader(plan, weights, rank, sizes).read()
     except (IndexError, OverflowError) as error:
         raise malformed(f"it names what it does not hold ({error})") from error
 
@@ -161,8 +167,14 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
 class _Reader:
     """Decodes one plan."""
 
-    def __init__(self, plan: plan_pb2.Plan, weights: Mapping[str, np.ndarray], rank: int) -> None:
-        self.plan, self.given, self.rank = plan, weights, rank
+    def __init__(
+        self,
+        plan: plan_pb2.Plan,
+        weights: Mapping[str, np.ndarray],
+        rank: int,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self.plan, self.given, self.rank, self.sizes = plan, weights, rank, sizes
         self.weights: dict[str, int] = {}
         self.weight_bytes = 0
 
@@ -225,15 +237,19 @@ class _Reader:
         if action == "run":
             kernel = self.plan.kernels[step.run.kernel]
             slots = [self.slot(argument) for argument in step.run.arguments]
-            scratch = Where(SCRATCH, 0)
+            own = Where(SCRATCH, 0), kernel.scratch_bytes
             if step.run.HasField("scratch"):
                 scratch, room = self.slot(step.run.scratch)
-                if scratch.base != ARENA or room < kernel.scratch_bytes:
+                needed = min(room, kernel.scratch_bytes) if step.run.sizes else kernel.scratch_bytes
+                if scratch.base != ARENA or room < needed:
                     raise malformed(
                         f"the scratch of kernel {kernel.name} lies outside of the arena"
                     )
-            own = scratch, kernel.scratch_bytes
-            launches = tuple(_launch(launch, slots, own, kernel) for launch in kernel.launches)
+                own = scratch, needed
+            sizes = [self.sizes[number] for number in step.run.sizes]
+            launches = tuple(
+                _launch(launch, _Given(slots, own, kernel, sizes)) for launch in kernel.launches
+            )
             origin = origin_text(kernel)
             arrays = tuple(
                 self.array(number, argument, where, room)
@@ -301,15 +317,27 @@ class _Reader:
         return Where(home.base, home.offset + argument.offset), size - argument.offset
 
 
-def _launch(
-    launch: plan_pb2.Launch,
-    slots: Sequence[tuple[Where, int]],
-    scratch: tuple[Where, int],
-    kernel: plan_pb2.Kernel,
-) -> Started:
+class _Given(NamedTuple):
+    """What launches of a kernel name in one of its runs: memory, and sizes that the call decides."""
+
+    slots: Sequence[tuple[Where, int]]
+    scratch: tuple[Where, int]
+    kernel: plan_pb2.Kernel
+    sizes: Sequence[int]
+
+    def size(self, formula: int, otherwise: int) -> int:
+        """The value of formula number `formula` - 1 of the run; of 0 what the launch says."""
+        return self.sizes[formula - 1] if formula else otherwise
+
+
+def _launch(launch: plan_pb2.Launch, given: _Given) -> Started:
+    kernel, grid = given.kernel, _extent(launch.grid)
+    if launch.grid_formulas:
+        pairs = zip(launch.grid_formulas, grid, strict=True)
+        grid = _extent([given.size(formula, extent) for formula, extent in pairs])
     start = Start(
         launch.entry,
-        _extent(launch.grid),
+        grid,
         _extent(launch.block),
         _extent(launch.cluster or (1, 1, 1)),
         launch.shared_bytes,
@@ -320,49 +348,38 @@ def _launch(
     fits &= _volume(start.cluster) <= limits.cluster
     if not fits or any(a % b for a, b in zip(start.grid, start.cluster, strict=True)):
         raise malformed(f"kernel {kernel.name} cannot be started in blocks of its size")
-    parameters = tuple(_parameter(one, slots, scratch, kernel) for one in launch.arguments)
+    parameters = tuple(_parameter(one, given) for one in launch.arguments)
     sizes = {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}
     if sum(sizes[type(one)](one) for one in parameters) > _PARAMETER_BYTES:
         raise malformed(f"kernel {kernel.name} has too many parameters")
     return Started(start, parameters, launch.persistent)
 
 
-def _parameter(
-    argument: plan_pb2.LaunchArgument,
-    slots: Sequence[tuple[Where, int]],
-    scratch: tuple[Where, int],
-    kernel: plan_pb2.Kernel,
-) -> Parameter:
+def _parameter(argument: plan_pb2.LaunchArgument, given: _Given) -> Parameter:
     kind = argument.WhichOneof("value")
     if kind == "immediate":
         return argument.immediate
+    if kind == "size":
+        return struct.pack("<q", given.sizes[argument.size])
     if kind == "memory":
-        return _memory(argument.memory, slots, scratch, kernel)[0]
+        return _memory(argument.memory, given)[0]
     if kind == "tensor_map":
-        return _tensor_map(argument.tensor_map, slots, scratch, kernel)
-    raise malformed(f"a parameter of kernel {kernel.name} has no value")
+        return _tensor_map(argument.tensor_map, given)
+    raise malformed(f"a parameter of kernel {given.kernel.name} has no value")
 
 
-def _memory(
-    memory: plan_pb2.LaunchMemory,
-    slots: Sequence[tuple[Where, int]],
-    scratch: tuple[Where, int],
-    kernel: plan_pb2.Kernel,
-) -> tuple[Where, int]:
+def _memory(memory: plan_pb2.LaunchMemory, given: _Given) -> tuple[Where, int]:
     """Where a parameter points, and how many bytes are there."""
-    where, room = scratch if memory.scratch else slots[memory.slot]
-    if memory.offset > room:
-        raise malformed(f"a parameter of kernel {kernel.name} points outside its memory")
-    return Where(where.base, where.offset + memory.offset), room - memory.offset
+    where, room = given.scratch if memory.scratch else given.slots[memory.slot]
+    offset = given.size(memory.offset_formula, memory.offset)
+    if not 0 <= offset <= room:
+        raise malformed(f"a parameter of kernel {given.kernel.name} points outside its memory")
+    return Where(where.base, where.offset + offset), room - offset
 
 
-def _tensor_map(
-    message: plan_pb2.LaunchTensorMap,
-    slots: Sequence[tuple[Where, int]],
-    scratch: tuple[Where, int],
-    kernel: plan_pb2.Kernel,
-) -> Mapped:
-    where, room = _memory(message.memory, slots, scratch, kernel)
+def _tensor_map(message: plan_pb2.LaunchTensorMap, given: _Given) -> Mapped:
+    kernel = given.kernel
+    where, room = _memory(message.memory, given)
     box = Box(
         message.element_type,
         tuple(message.dims),

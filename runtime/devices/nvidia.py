@@ -1,9 +1,9 @@
 """Runs a plan on an NVIDIA GPU, or on a simulated one: whatever speaks `Driver`.
 
 A `NvidiaVariant` is immutable and shared: module and weights are loaded once, at the first call. A
-`NvidiaContext` (gpu_context.py) holds what one call at a time needs: a stream, the arena (behind it
-the scratch of kernels, where an old plan has none for them in it), and memory for arguments that
-come from the host. Launches follow each other on the stream; a branch waits for all of them,
+`NvidiaContext` (gpu_context.py) is for one call at a time; its workspace (workspace.py) is a stream,
+the arena (behind it the scratch of kernels, where an old plan has none for them in it), and memory
+for arguments that come from the host. Launches follow each other on the stream; a branch waits for all of them,
 because the host reads its condition. Stretches without branches and exchanges are graphs from the
 second call on: one each, which takes the addresses of a call. Copies from and to the host stand
 around them: few, and large ones hold up the host anyway.
@@ -26,6 +26,7 @@ from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
 from .launches import Choose, Jump, Program, Step, Work, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
+from .workspace import Workspaces
 
 if TYPE_CHECKING:
     from ..distributed.together import Together
@@ -37,6 +38,7 @@ class NvidiaVariant:
     image: PTX text. cubins: architecture -> machine code. find_driver: called once, at the first
     use; a UserError of it says why there is no device. shared: module and weights on the device,
     for all plans that run them. facts, comm_timeout: of several processes, as of `CpuVariant`.
+    sizes: the values of the plan's formulas.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class NvidiaVariant:
         shared: dict[str, Any] | None = None,
         facts: Mapping[str, bytes] | None = None,
         comm_timeout: float | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.plan = plan
+        self.spaces: Workspaces | None = None
         self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.context_bytes = aligned(plan.memory.arena_bytes)
-        self.program = decode(plan, weights, own_rank() if plan.processes else 0)
+        self.program = decode(plan, weights, own_rank() if plan.processes else 0, sizes)
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)
@@ -67,6 +71,9 @@ class NvidiaVariant:
         self._image, self._cubins, self._weights = image, cubins, weights
         self._find_driver = find_driver
         self._shared = {} if shared is None else shared
+        if sizes:
+            self.spaces = self._shared.setdefault("spaces", Workspaces())
+            self.spaces.most = max(self.spaces.most, self.context_bytes)
         self._lock: threading.Lock = self._shared.setdefault("lock", threading.Lock())
         self._opened: Opened | None = None
 
@@ -212,7 +219,10 @@ def run(
     """`NvidiaContext.run`, where memory that is lacking is the user's to know."""
     try:
         with context.driver:
-            return context.run(inputs, outputs, profile)
+            context.enter()
+            events = context.run(inputs, outputs, profile)
+            context.leave()
+            return events
     except OutOfMemory as error:
         raise context.variant.too_large(error) from None
 
@@ -226,7 +236,10 @@ def run_on_device(
     """`NvidiaContext.run_on_device`, likewise."""
     try:
         with context.driver:
-            return context.run_on_device(inputs, gives, begin)
+            context.enter()
+            results = context.run_on_device(inputs, gives, begin)
+            context.leave()
+            return results
     except OutOfMemory as error:
         raise context.variant.too_large(error) from None
 

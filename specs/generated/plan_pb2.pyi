@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 bb893dd9e8903df8fa5c04fff21a9539773588f535e76775a5f0c40171e07cc5); do not edit.
+# Generated from specs/plan.proto (sha256 2bb139fef5d24a60e7cff241d2862ad8252e78bc9b63b0ec9b72e691ecbf5fd1); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -70,14 +70,16 @@ class SizeRelation(_message.Message):
     def __init__(self, text: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
 
 class LaunchMemory(_message.Message):
-    __slots__ = ("slot", "scratch", "offset")
+    __slots__ = ("slot", "scratch", "offset", "offset_formula")
     SLOT_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FORMULA_FIELD_NUMBER: _ClassVar[int]
     slot: int
     scratch: bool
     offset: int
-    def __init__(self, slot: _Optional[int] = ..., scratch: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
+    offset_formula: int
+    def __init__(self, slot: _Optional[int] = ..., scratch: _Optional[bool] = ..., offset: _Optional[int] = ..., offset_formula: _Optional[int] = ...) -> None: ...
 
 class LaunchTensorMap(_message.Message):
     __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle", "steps")
@@ -98,17 +100,19 @@ class LaunchTensorMap(_message.Message):
     def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LaunchArgument(_message.Message):
-    __slots__ = ("memory", "tensor_map", "immediate")
+    __slots__ = ("memory", "tensor_map", "immediate", "size")
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     TENSOR_MAP_FIELD_NUMBER: _ClassVar[int]
     IMMEDIATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     memory: LaunchMemory
     tensor_map: LaunchTensorMap
     immediate: bytes
-    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., tensor_map: _Optional[_Union[LaunchTensorMap, _Mapping]] = ..., immediate: _Optional[bytes] = ...) -> None: ...
+    size: int
+    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., tensor_map: _Optional[_Union[LaunchTensorMap, _Mapping]] = ..., immediate: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("entry", "grid", "block", "cluster", "shared_bytes", "arguments", "persistent")
+    __slots__ = ("entry", "grid", "block", "cluster", "shared_bytes", "arguments", "persistent", "grid_formulas")
     ENTRY_FIELD_NUMBER: _ClassVar[int]
     GRID_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +120,7 @@ class Launch(_message.Message):
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     PERSISTENT_FIELD_NUMBER: _ClassVar[int]
+    GRID_FORMULAS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     grid: _containers.RepeatedScalarFieldContainer[int]
     block: _containers.RepeatedScalarFieldContainer[int]
@@ -123,7 +128,8 @@ class Launch(_message.Message):
     shared_bytes: int
     arguments: _containers.RepeatedCompositeFieldContainer[LaunchArgument]
     persistent: bool
-    def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ..., persistent: _Optional[bool] = ...) -> None: ...
+    grid_formulas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, entry: _Optional[str] = ..., grid: _Optional[_Iterable[int]] = ..., block: _Optional[_Iterable[int]] = ..., cluster: _Optional[_Iterable[int]] = ..., shared_bytes: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[LaunchArgument, _Mapping]]] = ..., persistent: _Optional[bool] = ..., grid_formulas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Kernel(_message.Message):
     __slots__ = ("name", "kind", "entry", "scratch_bytes", "ops", "origins", "engine", "notes", "functions", "launches", "approximate")

@@ -124,12 +124,12 @@ class Columns:
         f, cut = self.f, self.cut
         begin = f.mul(self.number, self.share * cut.down)
         ahead = f.add(begin, self.line)
-        count: llvm.Value = llvm.constant("i32", self.share)
+        count: llvm.Value = f.constant("i32", self.share)
         if self.share * cut.down * cut.parts != self.length:
             end = f.min(f.add(begin, self.share * cut.down), self.length)
             count = f.max(f.sub(end, ahead), 0)
             count = f.udiv(f.add(count, cut.down - 1), cut.down)
-        copies = min(cut.copies, self.share)
+        copies = min(cut.copies, self.share) if isinstance(self.share, int) else cut.copies
         whole = f.mul(f.udiv(count, copies), copies)
         like = [
             register
@@ -158,7 +158,7 @@ class Columns:
             self.tree(one, [[v] for v in values[n * copies : (n + 1) * copies]])
             for n, one in enumerate(reductions)
         ]
-        if count.number is not None and int(count.number) % copies == 0:
+        if isinstance(count.number, int) and count.number % copies == 0:
             return sums
         like = [register for registers in sums for register in registers]
         with self.scopes.loop(whole, count, 1, flat(like), extent=self.share) as (_, loop):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ....hlo.deciding import at_hint, common_divisor, estimating
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import Affine, Axis, of_axis
@@ -32,15 +33,17 @@ _STREAM = 48.0  # bytes that a multiprocessor reads per clock
 def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> int:
     """Blocks per row; 1 where one block is enough."""
     dims = kernel.region.results[0].dims[:outer]
-    rows, machine = math.prod(dims), kernel.target.architecture.multiprocessors
+    rows, machine = at_hint(math.prod(dims)), kernel.target.architecture.multiprocessors
     counts = {math.prod(step.inner) for step in passes if step.reductions}
-    count = max(counts)
-    if len(counts) > 1 or not cut.copies(count, cut.width) or 2 * rows > machine:
+    (count, *others) = counts
+    if others or not cut.copies(count, cut.width) or 2 * rows > machine:
         return 1
-    width = math.gcd(cut.width, count)
+    width = common_divisor(cut.width, count)
+    count = at_hint(count)
     least = TURN * width * WARPS * 32
     parts = max(1, min(-(-2 * machine // rows), count // least))
-    size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
+    with estimating():
+        size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
     alone = len(passes) * size / _STREAM
     together = len(passes) * (BETWEEN + size / _STREAM / min(parts, machine / rows))
     return parts if together < alone else 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from ....hlo.deciding import estimating, surely_at_most
 from ....hlo.graph import Region
+from ....hlo.symbols import Dim
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...plain.frame import read_bytes
@@ -32,7 +34,7 @@ class Kernel:
             raise Unfit(f"rows of a stack that are no multiples of {ALIGNMENT} bytes")
         self.unit = Unit(target)
         self.launches: list[Launch] = []
-        self.scratch = 0
+        self.scratch, self.pieces = 0, 0
 
     @cached_property
     def parameters(self) -> list[Parameter]:
@@ -52,7 +54,9 @@ class Kernel:
         """A piece of the kernel's scratch, as a parameter of an entry."""
         offset = self.scratch
         self.scratch += -(-size // 256) * 256
-        return Parameter(f"s{offset}", Memory(SCRATCH, offset))
+        self.pieces += 1
+        label = f"s{offset}" if isinstance(offset, int) else f"piece{self.pieces}"
+        return Parameter(label, Memory(SCRATCH, offset))
 
     def entry(
         self,
@@ -68,8 +72,9 @@ class Kernel:
 
     def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
         moved = sum(read_bytes(value, self.region) for value in self.region.arguments)
-        moved += sum(root.tensor.bytes for root in self.region.results)
-        return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
+        with estimating():
+            written = float(sum(root.tensor.bytes for root in self.region.results))
+        return self.unit.code(self.launches, flops, moved + written, scratch=self.scratch, notes=notes)
 
 
 class Part:
@@ -114,6 +119,12 @@ class Part:
 
     def finish(self, grid: int | Extent) -> None:
         self.kernel.launches.append(self.entry.finish(grid, self.shared_bytes))
+
+
+def require_elements(*counts: Dim) -> None:
+    """Unfit where a call may ask for none of them."""
+    if not all(surely_at_most(1, count) for count in counts):
+        raise Unfit("a call may ask for no element")
 
 
 def nothing(region: Region, target: Target, flops: float) -> KernelCode:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ....hlo.deciding import surely_at_most
 from ... import llvm
 from ...llvm.elements import Pair, Register
 from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, of_axis
@@ -26,7 +27,7 @@ class Line:
     """Places of a row of `count` elements for one thread of a group.
 
     `width` divides count. A thread has `chunks` vectors; if `copies` is not 0, a loop takes so many
-    per turn. `parts` groups share the row; this one is number `number` (i32).
+    per turn; it is where the call decides `count`. `parts` groups share the row; this one is number `number` (i32).
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Line:
         """Elements of this thread's segment, i32."""
         f = self.f
         if self.even:
-            return llvm.constant("i32", self.length)
+            return f.constant("i32", self.length)
         return f.max(f.min(f.sub(self.count, self.begin), self.length), 0)
 
     @contextmanager
@@ -137,8 +138,8 @@ class Line:
         values = self.totals(reductions, read)
         warps = None
         present = -(-self.count // self.length)
-        if self.group.warps > 1 and present < self.segments:
-            warps = llvm.constant("i32", present)
+        if self.group.warps > 1 and not surely_at_most(self.segments, present):
+            warps = self.f.constant("i32", present)
             if self.base is not None:
                 warps = self.f.sub(warps, self.base)
         return self.group.join(reductions, values, warps)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint, common_divisor, surely_at_most, surely_below
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
@@ -19,7 +20,7 @@ from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear, linear
 from ...plain.boxes import Box, boxes, crossing
 from ...plain.frame import computable, cost
-from ..frame import Unfit
+from ..frame import Unfit, blocks
 from ..launch import KernelCode
 from ..target import Target
 from . import transpose
@@ -52,7 +53,7 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
     if not region.results[0].tensor.size:
         return nothing(region, target, flops)
     kernel = Kernel(region, target, windows)
-    part = kernel.entry("loop", 128 if region.results[0].tensor.size <= SMALL else 256)
+    part = kernel.entry("loop", 128 if at_hint(region.results[0].tensor.size) <= SMALL else 256)
     emitter = part.emitter()
     parts = [_Part(part, emitter, box) for box in boxes(region)]
     first = 0
@@ -60,12 +61,12 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
         f = part.function
         block = f.sub(part.block, first)
         with ExitStack() as stack:
-            if len(parts) > 1:
+            if len(parts) > 1 or not surely_at_most(1, one.size):
                 inside = f.compare("ult", block, one.blocks)
                 stack.enter_context(part.scopes.branch(inside))
             one.emit(block)
         first += one.blocks
-    part.finish(first)
+    part.finish(blocks(first, 1))
     return kernel.finish(flops)
 
 
@@ -85,7 +86,7 @@ def streams(region: Region, box: Box) -> tuple[list[int], list[int]]:
 
 def choose(region: Region, box: Box, target: Target) -> Cut:
     """How many neighbours and vectors a thread takes."""
-    count = math.prod(box.sizes)
+    count = at_hint(math.prod(box.sizes))
     read, written = streams(region, box)
     heavy = cost(region)
     narrow, wide = min(read + written), max(read + written)
@@ -127,12 +128,12 @@ def alignment(region: Region, box: Box, width: int) -> int:
                 other += size
         if through >= other:
             return width
-        return math.gcd(inner, width)
+        return common_divisor(inner, width)
     start = sum(low * math.prod(dims[d + 1 :]) for d, low in enumerate(box.starts))
-    step = math.gcd(inner, width, start)
+    step = common_divisor(inner, width, start)
     for group in box.groups[:-1]:
         last = group[-1]
-        step = math.gcd(step, math.prod(dims[last + 1 :]))
+        step = common_divisor(step, math.prod(dims[last + 1 :]))
     return step & -step
 
 
@@ -160,13 +161,13 @@ class _Part:
             return
         f, scopes = self.part.function, self.part.scopes
         width, size = self.cut.width, self.size
-        kind = "i32" if size + self.span < 2**31 else "i64"
+        kind = "i32" if surely_below(size + self.span, 2**31) else "i64"
         block = f.cast("zext", block, kind)
         thread = f.cast("zext", self.part.thread, kind)
         first = f.add(f.mul(block, self.span), f.mul(thread, width))
         full = size // self.span
         with ExitStack() as stack:
-            if full and full < self.blocks:
+            if full and full != self.blocks:
                 branch = scopes.branch(f.compare("ult", block, full))
                 stack.enter_context(branch)
             if full:
@@ -198,7 +199,9 @@ class _Part:
                 _, turn = stack.enter_context(loop)
                 step = self.part.threads * width
                 place = f.add(first, f.mul(turn.index, step))
-            with scopes.branch(f.compare("ult", place, size - width + 1)):
+            # A size that the call decides may be below the width.
+            below = "ult" if isinstance(size, int) else "slt"
+            with scopes.branch(f.compare(below, place, size - width + 1)):
                 at = lanes_axis(place, size, width, scopes.depth, width)
                 self.vectors([at], width)
         if rest := size % width:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....hlo.deciding import at_hint, common_divisor, estimating, larger, surely_below
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
@@ -25,7 +26,7 @@ from ..target import WARP, Target
 from . import columns, divided, rows
 from .columns import Columns
 from .groups import Group
-from .head import Kernel, Part, nothing
+from .head import Kernel, Part, nothing, require_elements
 from .line import Line
 from .partials import Partials
 from .threads import ACCESS_BYTES, ThreadEmitter
@@ -48,6 +49,7 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
         return nothing(region, target, flops)
     if not math.prod(reductions[0].inputs[0].dims):
         raise Unfit("a reduction of nothing")
+    require_elements(math.prod(reductions[0].inputs[0].dims))
     return _Reduce(region, target, reductions, windows).emit(flops)
 
 
@@ -66,14 +68,16 @@ class _Reduce:
             Region(region.arguments, region.ops, inputs), (0,) * len(self.dims), self.dims
         )
         groups = [part for group in collapse(self.dims, found) for part in self.split(group)]
-        self.groups = [group for group in groups if self.extent(group) > 1] or groups[:1]
+        self.groups = [group for group in groups if self.extent(group) != 1] or groups[:1]
         self.kept = [group for group in self.groups if not self.kind(group)]
         self.reduced = [group for group in self.groups if self.kind(group)]
         self.columns = math.prod(map(self.extent, self.kept))
         self.length = math.prod(map(self.extent, self.reduced))
-        if self.columns * self.length >= 2**31 and max(self.columns, self.length) >= 2**31:
+        counts = self.columns * self.length, larger(self.columns, self.length)
+        if not any(surely_below(count, 2**31) for count in counts):
             raise Unfit("more elements than 32 bits count")
-        long = [value for value in region.arguments if value.tensor.size >= self.length]
+        with estimating():
+            long = [value for value in region.arguments if value.tensor.size >= self.length]
         self.sizes = [value.element.itemsize for value in long or inputs]
 
     def split(self, group: list[int]) -> list[list[int]]:
@@ -98,7 +102,7 @@ class _Reduce:
         return math.prod(self.dims[d] for d in group)
 
     def emit(self, flops: float) -> KernelCode:
-        if self.groups and not self.kind(self.groups[-1]) and self.columns > 1:
+        if self.groups and not self.kind(self.groups[-1]) and self.columns != 1:
             self.down()
         else:
             self.along()
@@ -133,7 +137,7 @@ class _Reduce:
     def width(self, group: Sequence[int]) -> int:
         """Neighbours along a group that a thread takes at once."""
         widest = min(ACCESS_BYTES // min(self.sizes), 2 * ACCESS_BYTES // max(self.sizes), 8)
-        return math.gcd(max(1, widest), self.extent(group))
+        return common_divisor(max(1, widest), self.extent(group))
 
     def store(
         self,
@@ -167,14 +171,15 @@ class _Reduce:
         copies = cut.copies(self.length, width)
         parts = 1
         busy = self.target.architecture.multiprocessors * rows.BUSY
-        if copies and self.columns * cut.threads < busy:
+        columns, length = at_hint(self.columns), at_hint(self.length)
+        if copies and columns * cut.threads < busy:
             cut = replace(cut, warps=min(cut.warps, divided.WARPS))
             share = cut.threads * width * divided.TURN
-            wanted = -(-2 * busy // (self.columns * cut.threads))
-            parts = max(1, min(wanted, self.length // share))
+            wanted = -(-2 * busy // (columns * cut.threads))
+            parts = max(1, min(wanted, length // share))
             copies = cut.copies(-(-self.length // parts), width)
-            chunks = -(-self.length // (parts * cut.threads * width))
-            parts = -(-self.length // (chunks * cut.threads * width))
+            chunks = -(-length // (parts * cut.threads * width))
+            parts = -(-length // (chunks * cut.threads * width))
         each = 1 if cut.warps > 1 else max(1, rows.THREADS // cut.lanes)
         part = self.kernel.entry("reduce", max(WARP, cut.threads * each), self.partial(parts))
         f, scopes = part.function, part.scopes
@@ -215,9 +220,10 @@ class _Reduce:
         """Threads run along the results."""
         width = self.width(self.kept[-1])
         busy = self.target.architecture.multiprocessors * rows.BUSY
-        while width > 1 and self.columns // width < WARP:
+        count = at_hint(self.columns)
+        while width > 1 and count // width < WARP:
             width //= 2
-        cut = columns.choose(self.columns, self.length, width, busy, COPIES, True)
+        cut = columns.choose(count, at_hint(self.length), width, busy, COPIES, True)
         part = self.kernel.entry("reduce", cut.threads, self.partial(cut.parts))
         emitter = part.emitter()
         fold = Columns(part, self.columns, self.length, cut)
@@ -274,7 +280,7 @@ class _Reduce:
     def rest(self, parts: int) -> None:
         """The second launch: partial results joined."""
         busy = self.target.architecture.multiprocessors * rows.BUSY
-        cut = columns.choose(self.columns, parts, 1, busy, COPIES, False)
+        cut = columns.choose(at_hint(self.columns), parts, 1, busy, COPIES, False)
         part = self.kernel.entry("join", cut.threads, [self.partials.parameter])
         emitter = part.emitter()
         fold = Columns(part, self.columns, parts, cut)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....hlo.graph import Op, Region, Value
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
@@ -26,7 +27,7 @@ from ..launch import KernelCode
 from ..target import WARP, Target
 from . import divided
 from .groups import Group
-from .head import Kernel, nothing
+from .head import Kernel, nothing, require_elements
 from .line import Line
 from .threads import ACCESS_BYTES, ThreadEmitter
 
@@ -53,11 +54,12 @@ class Cut:
 
     def copies(self, count: int, width: int) -> int:
         """Vectors per turn of the loop over a row; 0: no loop."""
-        if count <= self.threads * self.kept:
+        if isinstance(count, int) and count <= self.threads * self.kept:
             return 0
         return max(1, self.kept // 2 // width)
 
 
+@estimating()
 def choose(region: Region, rows: int, count: int, target: Target, longest: int = LONGEST) -> Cut:
     """The cut of rows of so many elements, each for at most `longest` warps."""
     long = [value for value in region.arguments if value.tensor.size >= count] or [*region.results]
@@ -65,7 +67,7 @@ def choose(region: Region, rows: int, count: int, target: Target, longest: int =
     words = max(1, max(sizes) // 4)
     kept = max(4, KEPT // words)
     width = max(1, min(ACCESS_BYTES // min(sizes), 2 * ACCESS_BYTES // max(sizes), 8))
-    width = math.gcd(width, count)
+    width = common_divisor(width, count)
     longest = min(longest, 2 * LONGEST // words)
     lanes, warps = 1, 1
     while lanes < WARP and lanes * width < count:
@@ -93,9 +95,10 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
     kernel = Kernel(region, target, windows)
     passes = plan(region, outer, lambda count: True)
     rows, longest = math.prod(region.results[0].dims[:outer]), _longest(passes)
+    require_elements(rows, *(math.prod(step.inner) for step in passes))
     # Few long rows leave multiprocessors idle: at least those that work get more threads.
-    few = rows < target.architecture.multiprocessors and cost(region) <= LIGHT
-    most = 2 * LONGEST if few and longest > WARP * LONGEST * KEPT else LONGEST
+    few = at_hint(rows) < target.architecture.multiprocessors and cost(region) <= LIGHT
+    most = 2 * LONGEST if few and at_hint(longest) > WARP * LONGEST * KEPT else LONGEST
     cut = choose(region, rows, longest, target, most)
     parts = divided.parts_of(kernel, outer, passes, cut)
     if parts > 1:
@@ -109,7 +112,7 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
 
 
 def _longest(passes: Sequence[Pass]) -> int:
-    return max(math.prod(step.inner) for step in passes)
+    return max((math.prod(step.inner) for step in passes), key=at_hint)
 
 
 class _RowEmitter(ThreadEmitter):
@@ -230,7 +233,7 @@ class Rows:
         count = math.prod(step.inner)
         key = count, parts
         if key not in self.lines:
-            width = math.gcd(self.cut.width, count)
+            width = common_divisor(self.cut.width, count)
             copies = self.cut.copies(-(-count // parts), width)
             number = self.number if parts > 1 else None
             self.lines[key] = Line(self.part, self.group, count, width, copies, parts, number)

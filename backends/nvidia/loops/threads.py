@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from contextlib import ExitStack
 
+from ....hlo.deciding import common_divisor, surely_at_most, surely_below
 from ....hlo.graph import Region
+from ....hlo.symbols import maximum, minimum
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Axis, Indexer, of_axis
@@ -25,13 +26,13 @@ class NarrowIndexer(Indexer):
         f = self.function
         terms = Affine(index.terms, 0)
         if not index.terms:
-            return llvm.constant("i64", index.constant)
+            return f.constant("i64", index.constant)
         if not fits(terms):
             return super()._sum(self.widened(index))
         key = "wide", terms.key
         known = self.scopes.known(index.depth)
         if key not in known:
-            opcode = "zext" if terms.low >= 0 else "sext"
+            opcode = "zext" if surely_at_most(0, terms.low) else "sext"
             known[key] = f.cast(opcode, self.narrow(terms), "i64")
         return f.add(known[key], index.constant)
 
@@ -55,7 +56,7 @@ class NarrowIndexer(Indexer):
     def narrow(self, index: Affine) -> llvm.Value:
         """The i32 of lane 0, of an index that fits."""
         if not index.terms:
-            return llvm.constant("i32", index.constant)
+            return self.function.constant("i32", index.constant)
         key = "i32", index.key
         known = self.scopes.known(index.depth)
         found = known.get(key)
@@ -85,7 +86,7 @@ class NarrowIndexer(Indexer):
     def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[Axis, Affine]:
         depth = index.depth
         plain = width == 1 or self._same_quotient(index, divisor, width)
-        if not plain or index.low < 0 or not fits(index) or not fits(Affine(index.terms, 0)):
+        if not plain or not surely_at_most(0, index.low) or not fits(index) or not fits(Affine(index.terms, 0)):
             return super()._quotient(index, divisor, width)
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)
@@ -101,7 +102,7 @@ class NarrowIndexer(Indexer):
 
 def fits(index: Affine) -> bool:
     """Whether it can be computed in 32 bits, whatever the order of the additions."""
-    return index.low >= -(2**31) and index.high < 2**31
+    return surely_at_most(-(2**31), index.low) and surely_below(index.high, 2**31)
 
 
 def _resized(f: llvm.Function, value: llvm.Value, kind: str) -> llvm.Value:
@@ -119,7 +120,7 @@ class ThreadEmitter(ElementEmitter):
         self.indexer = NarrowIndexer(self.scopes)
         # Elements of arrays (parts of complex ones), where it is known.
         self.sizes = {
-            pointer.name: value.tensor.size << value.element.is_complex
+            pointer.name: value.tensor.size * (1 + value.element.is_complex)
             for value, pointer in zip(region.arguments, pointers, strict=False)
         }
 
@@ -139,9 +140,11 @@ class ThreadEmitter(ElementEmitter):
         """In as few accesses as alignment allows."""
         f = self.function
         unit = aligned_lanes(kind, offset, width)
-        if shift := offset.constant % unit:
+        shift = offset.constant % unit
+        if shift and isinstance(shift, int):
             count = -(-(shift + width) // unit)
-            if furthest(offset) - shift + count * unit <= self.sizes.get(pointer.name, 0):
+            room = self.sizes.get(pointer.name, 0)
+            if surely_at_most(furthest(offset) - shift + count * unit, room):
                 parts = self.accesses(pointer, kind, offset + -shift, count, unit, mask)
                 lanes = range(shift, shift + unit)
                 pairs = [f.shuffle(*pair, lanes) for pair in itertools.pairwise(parts)]
@@ -212,7 +215,9 @@ class ThreadEmitter(ElementEmitter):
         as well."""
         most = min(MOST_STRIDE, SECTOR_BYTES // _bytes(kind))
         room = self.sizes.get(pointer.name, 0)
-        return 1 < stride <= most and furthest(offset) + width * stride <= room
+        if not isinstance(stride, int) or not 1 < stride <= most:
+            return False
+        return surely_at_most(furthest(offset) + width * stride, room)
 
     def strided(
         self, pointer: llvm.Value, kind: str, offset: Affine, width: int, stride: int
@@ -258,7 +263,7 @@ def _bytes(kind: str) -> int:
 
 def access_lanes(kind: str, offset: Affine, width: int) -> int:
     """Lanes of one access: a power of two that divides the position and the width."""
-    step = math.gcd(aligned_lanes(kind, offset, width), offset.constant)
+    step = common_divisor(aligned_lanes(kind, offset, width), offset.constant)
     return step & -step
 
 
@@ -266,7 +271,7 @@ def aligned_lanes(kind: str, offset: Affine, width: int) -> int:
     """Lanes of the widest accesses whose distance from the position is always the same."""
     step = width
     for axis, factor in offset.terms:
-        step = math.gcd(step, factor * axis.multiple)
+        step = common_divisor(step, factor * axis.multiple)
     step &= -step
     return min(step, max(1, ACCESS_BYTES // _bytes(kind)))
 
@@ -275,8 +280,8 @@ def furthest(offset: Affine) -> int:
     """The last position that the first lane may have."""
     reach = offset.constant
     for axis, factor in offset.terms:
-        reach += max(0, factor) * ((axis.extent - 1) // axis.multiple * axis.multiple)
-    return min(reach, offset.high)
+        reach += maximum(0, factor) * ((axis.extent - 1) // axis.multiple * axis.multiple)
+    return minimum(reach, offset.high)
 
 
 def joined(f: llvm.Function, parts: list[llvm.Value]) -> llvm.Value:

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ....hlo.deciding import common_divisor
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm import elements
@@ -65,7 +66,7 @@ def shape(region: Region, box: Box, crossing: Crossing) -> Shape:
             continue
         lanes = ACCESS_BYTES // size
         others = [s for group, s in enumerate(strides) if group != crossing.group]
-        fits = fits and math.gcd(lanes, along, constant, *others) == lanes
+        fits = fits and common_divisor(lanes, along, constant, *others) == lanes
         fits = fits and inner % (_WORD // size) == 0
     if not fits:
         return Shape(WARP, WARP, 1, False)
@@ -173,7 +174,8 @@ class Tiles:
             return
         packed, lanes = _WORD // place.size, ACCESS_BYTES // place.size
         across = one.along // (8 * lanes)
-        down = -(-min(one.inner, self.inner) // (4 * packed))  # no more than there is
+        most = min(one.inner, self.inner) if isinstance(self.inner, int) else one.inner
+        down = -(-most // (4 * packed))  # no more than there is
         words = []
         for turn in range(-(-across * down // warps)):
             step = f.add(warp, turn * warps)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ....hlo.graph import Op
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
-from ..frame import Parameter, Unfit, Unit, barrier
+from ..frame import Parameter, Unfit, Unit, barrier, require_fixed
 from ..launch import Argument, KernelCode, Memory
 from ..reach import along, sum_of
 from ..target import Target
@@ -35,6 +35,7 @@ def code_of(plan: Schedule, target: Target) -> KernelCode:
 
 def plan_of(op: Op, target: Target) -> Schedule:
     """What would run; Unfit as `emit`."""
+    require_fixed(op.regions[0])
     return schedule(analyse(op), target.architecture)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....hlo.deciding import largest
 from ....hlo.graph import Op
+from ....hlo.symbols import ceildiv, maximum, minimum
 from ...llvm.target import KernelCode, Target
 from ...plain.composite import renamed
 from ...plain.opaque import EMITTERS
@@ -28,17 +30,23 @@ def launch(work: Worker, op: Op, operands: Sequence[Place], results: Sequence[Pl
     code = single(op, work.unit.target)
     if not code.tiles:
         return
-    room = -(-code.scratch_bytes // _ALIGNMENT) * _ALIGNMENT
-    threads = min(code.tiles, work.threads(code.tiles))
+    room = ceildiv(code.scratch_bytes, _ALIGNMENT) * _ALIGNMENT
+    threads = minimum(code.tiles, work.threads(code.tiles))
     if room:
-        threads = max(1, min(threads, SCRATCH_BYTES // room))
+        threads = maximum(1, minimum(threads, SCRATCH_BYTES // max(1, largest(room))))
     name = f"plain{len(work.unit.pieces)}"
     work.unit.pieces.append(renamed(code.ir_text, code.symbol, name))
     writes = [*results, work.reserve(threads * room)] if room else list(results)
     step = work.begin(operands, writes, threads)
     f = step.function
     pointers = step.pointers[: len(operands) + len(results)]
-    table = f.alloca("ptr", max(1, len(pointers)), align=8)
+    table = f.alloca("ptr", max(1, len(pointers)) + bool(code.sizes), align=8)
+    if code.sizes:  # in front of the arguments lies the address of the table of sizes
+        sizes = f.alloca("i64", len(code.sizes), align=8)
+        for slot, size in enumerate(code.sizes):
+            f.store(f.constant("i64", size), f.pointer(sizes, slot, "i64"))
+        f.store(sizes, table)
+        table = f.pointer(table, 1, "ptr")
     for slot, pointer in enumerate(pointers):
         f.store(pointer, f.pointer(table, slot, "ptr"))
     with step.turns(code.tiles, threads) as (thread, tile):

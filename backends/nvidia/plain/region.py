@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ....hlo.deciding import estimating
 from ....hlo.graph import Op, Region, Value
 from ....optimizer.windows import NONE, Windows
 from ...llvm.elementwise import ElementEmitter, Override, supports
@@ -42,7 +43,8 @@ def emit(
     outputs = [Memory(count + number) for number in range(len(region.results))]
     Lowering(work, region, places, outputs).run()
     read = [value for value in region.arguments if value in region.uses]
-    moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
+    with estimating():
+        moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
     return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Op
+from ....hlo.symbols import maximum
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter
 from ...llvm.index import Affine, Indexer, delinear, linear
@@ -31,7 +32,7 @@ def copy(work: Worker, source: Place, target: Place, size: int) -> None:
     if not size or source == target:
         return
     vectors, rest = divmod(size, _VECTOR)
-    threads = max(vectors, rest)
+    threads = maximum(vectors, rest)
     step = work.begin([source], [target], threads)
     f, scopes, (read, write) = step.function, step.scopes, step.pointers
     indexer = Indexer(scopes)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from ....hlo.symbols import SymbolicDim, ceildiv, maximum
 from ....hlo.types import TensorType
 from ....optimizer.windows import Window, Windows
 from ... import llvm
@@ -106,7 +107,7 @@ class Work(Worker):
 
     def reserve(self, size: int) -> Memory:
         place = Memory(SCRATCH, self.scratch)
-        self.scratch += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        self.scratch += ceildiv(maximum(size, 1), ALIGNMENT) * ALIGNMENT
         return place
 
     def alone(self, place: Place) -> bool:
@@ -142,4 +143,6 @@ class Work(Worker):
 
 def block_for(count: int) -> int:
     """Threads of a block where there are `count` of them: whole warps."""
+    if isinstance(count, SymbolicDim):
+        return THREADS
     return min(THREADS, -(-max(count, 1) // WARP) * WARP)

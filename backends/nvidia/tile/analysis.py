@@ -88,7 +88,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class MovingLoop:
-    """A `tile_for`: its loads and its products; `trips`: None if its bounds are no constants."""
+    """A `tile_for`: its loads and its products; `trips`: None if its bounds are no numbers."""
 
     op: Op
     loads: tuple[Window, ...]
@@ -156,7 +156,10 @@ class Facts:
         body = op.regions[0]
         loads = [self.window(inner, op) for inner in body.ops if inner.name == "tile_load"]
         products = tuple(self._products(body.ops, op))
-        return MovingLoop(op, tuple(loads), products, trip_count(op, self.offsets))
+        bounds = [self.offsets.of(bound).constant for bound in op.operands[:2]]
+        fixed = all(isinstance(bound, int) for bound in bounds)
+        trips = trip_count(op, self.offsets) if fixed else None
+        return MovingLoop(op, tuple(loads), products, trips)
 
     def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[Product]:
         for op in ops:

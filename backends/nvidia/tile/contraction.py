@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.graph import Op, Region
+from ....hlo.symbols import Dim, SymbolicDim
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
 from ....optimizer.tiles.write import Unwritable, writable
@@ -96,10 +98,11 @@ def _stream(group: Group, contraction: Op) -> tuple[Stream | None, int]:
         sizes = [n for n in (contraction.operands[0].dims[d] for d in dims) if n != 1]
         for stream in ways:
             # A matrix has one summed dim: of two, the turn has one index of the other.
-            if len(sizes) == 2 and step // 2 <= math.prod(sizes) // stream.extent <= 4 * step:
+            other = at_hint(math.prod(sizes)) // at_hint(stream.extent)
+            if len(sizes) == 2 and step // 2 <= other <= 4 * step:
                 return stream, 1
     for stream in ways:
-        if stream.extent > step:
+        if not surely_at_most(stream.extent, step):
             return stream, step
     return None, 0
 
@@ -110,14 +113,16 @@ def _sizes(
     """Tile sizes of a result, best first, and the clocks that they are predicted to take."""
     left = contraction.operands[0]
     rate, least = _rate(contraction, architecture)
-    depth = max(1.0, contraction.definition.flops(contraction) / 2 / contraction.result.tensor.size)
+    flops, count = contraction.definition.flops(contraction), contraction.result.tensor.size
+    depth = max(1.0, flops / 2 / at_hint(count))
     same = tuple(dims) == contraction.result.dims and contraction.name == "dot_general"
     batches = len(contraction.lhs_batching_dimensions) if same else 0
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _SIDES:
         for columns in _SIDES:
             sizes = _cut(dims, rows, columns, batches)
-            tiles = math.prod(-(-n // size) for n, size in zip(dims, sizes, strict=True))
+            pairs = zip(map(at_hint, dims), sizes, strict=True)
+            tiles = math.prod(-(-n // size) for n, size in pairs)
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
             lost = _lost(contraction, own)
             price = _price(own, tiles, depth, left.element.itemsize, rate, architecture, lost)
@@ -191,9 +196,14 @@ def _cut(dims: Sequence[int], rows: int, columns: int, batches: int) -> tuple[in
     more than 1 is rows. The first `batches` dims are walked one by one."""
     sizes = [1] * len(dims)
     if dims:
-        sizes[-1] = min(columns, dims[-1])
+        sizes[-1] = _of_dim(columns, dims[-1])
     for d in range(len(dims) - 2, batches - 1, -1):
-        if dims[d] > 1:
-            sizes[d] = min(rows, dims[d])
+        if dims[d] != 1:
+            sizes[d] = _of_dim(rows, dims[d])
             break
     return tuple(sizes)
+
+
+def _of_dim(size: int, dim: Dim) -> int:
+    """The size of a tile along a dim: no more than the dim has, where that is a number."""
+    return size if isinstance(dim, SymbolicDim) else min(size, dim)

@@ -186,6 +186,8 @@ class Emitter:
         if op.name == "constant":
             number = op.attributes["value"].splat_value
             register = elements.register_constant(op.result.element, number, 1)
+        elif op.name == "tile_bound":
+            register = self.f.constant("i32", op.size)
         elif op.name == "tile_id":
             register = along_grid(op, self.block.ids)
         elif op.name in ("reshape", "broadcast_in_dim", "transpose"):

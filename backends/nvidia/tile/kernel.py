@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ....hlo.deciding import common_divisor, estimating
 from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
@@ -24,10 +25,11 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
     block = emitter.block
     launches = starts(op, block.unit)
     tiles = math.prod(op.grid)
-    launch = block.entry.finish(max(1, tiles), block.arena.size)
+    launch = block.entry.finish(blocks(tiles, 1), block.arena.size)
     if tiles:
         launches.append(launch)
-    moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
+    with estimating():
+        moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     flops = op.definition.flops(op)
     return block.unit.code(launches, flops, moved)
 
@@ -81,7 +83,7 @@ def starts(op: Op, unit: Unit) -> list[Launch]:
                 Parameter("target", result, unique=False),
             ],
         )
-        width = next(n for n in (16, 8, 4, 2, 1) if size % n == 0)
+        width = common_divisor(size, 16)
         f = entry.function
         kind = f"<{width // 4} x i32>" if width > 4 else f"i{8 * width}"
         with entry.guarded(entry.position(), size // width):

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+from ....hlo.deciding import surely_at_most, surely_below
 from ....hlo.graph import Op, Value
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
@@ -70,7 +72,7 @@ class Access:
         """Whether the window may reach outside along dim d."""
         low, high = self.e.facts.offsets.range(self.affine[d])
         last = high + (self.tile.dims[d] - 1) * self.every[d]
-        return low < 0 or last >= self.memory.dims[d]
+        return not (surely_at_most(0, low) and surely_below(last, self.memory.dims[d]))
 
     def inside(self, number: int) -> llvm.Value | None:
         """Whether a register's element lies in the memory and in the tile; None: always."""
@@ -122,12 +124,13 @@ class Access:
         place = self.spread.places[number]
         assert place is not None
         f, size = self.f, self.element.itemsize
-        constant = sum(
-            at * stride
-            for d, (at, stride) in enumerate(zip(place, self.strides, strict=True))
-            if d != self.axis
-        )
-        pointer = f.pointer(self.base, constant * size, "i8")
+        constant, pointer = 0, self.base
+        for d, (at, stride) in enumerate(zip(place, self.strides, strict=True)):
+            if d != self.axis and isinstance(stride, SymbolicDim):
+                pointer = f.pointer(pointer, f.mul(f.constant("i64", stride * size), at), "i8")
+            elif d != self.axis:
+                constant += at * stride
+        pointer = f.pointer(pointer, constant * size, "i8")
         if self.axis is not None:
             far = f.mul(self._row(number), self.strides[self.axis] * size)
             pointer = f.pointer(pointer, far, "i8")

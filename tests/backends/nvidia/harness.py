@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import numpy as np
 from girih.backends.nvidia import simulator
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
-from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, TensorMap
+from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, Size, TensorMap
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import make_op
 from girih.hlo.graph import Op, arguments
+from girih.hlo.symbols import bound
 from girih.hlo.types import tensor_of
 
 from ..support import compare as compare
@@ -39,10 +40,13 @@ def run(
     on: Target = TARGET,
     shared: Sequence[tuple[int, int]] = (),
     reports: list[simulator.Report] | None = None,
+    sizes: Mapping[str, int] | None = None,
     **options: Any,
 ) -> list[np.ndarray]:
     """The kernel's results. `shared`: (operand, result) that lie in the same memory; `options` go
-    to the simulator, whose reports are appended to `reports`."""
+    to the simulator, whose reports are appended to `reports`. `sizes`: the symbols' values, where
+    the code is for sizes that a call decides."""
+    sizes = sizes or {}
     code = code or emit(op, on)
     results = [value.tensor for value in op.results]
     if not code.launches:
@@ -62,14 +66,18 @@ def run(
             continue
         addresses.append(memory.allocate(max(1, kind.bytes)))
         memory.write(addresses[-1], np.full(kind.bytes, PATTERN, np.uint8))
-    scratch = memory.allocate(max(1, code.scratch_bytes))
-    memory.write(scratch, np.full(code.scratch_bytes, 0xFF, np.uint8))
+    scratch_bytes = bound(code.scratch_bytes, sizes)
+    scratch = memory.allocate(max(1, scratch_bytes))
+    memory.write(scratch, np.full(scratch_bytes, 0xFF, np.uint8))
 
     def packed(argument: Argument) -> bytes:
         if isinstance(argument, Immediate):
             return argument.data
+        if isinstance(argument, Size):
+            return argument.size.bind(sizes).to_bytes(8, "little", signed=True)
         place = argument.memory if isinstance(argument, TensorMap) else argument
-        address = (scratch if place.slot < 0 else addresses[place.slot]) + place.offset
+        address = scratch if place.slot < 0 else addresses[place.slot]
+        address += bound(place.offset, sizes)
         if not isinstance(argument, TensorMap):
             return address.to_bytes(8, "little")
         return simulator.encode_tensor_map(
@@ -78,8 +86,9 @@ def run(
         )  # fmt: skip
 
     for launch in code.launches:
+        grid = tuple(bound(extent, sizes) for extent in launch.grid)
         report = simulator.launch(
-            module, launch.symbol, launch.grid, launch.block, [*map(packed, launch.arguments)],
+            module, launch.symbol, grid, launch.block, [*map(packed, launch.arguments)],
             memory, cluster=launch.cluster, shared_bytes=launch.shared_bytes, **options,
         )  # fmt: skip
         if reports is not None:
