@@ -473,7 +473,7 @@ class Signature:
         return (
             *(
                 replace(result, dims=tuple(_stated(largest(d, bounds)) for d in dims))
-                if any(symbols_of(d) for d in dims)
+                if any(not bounds.keys().isdisjoint(symbols_of(d)) for d in dims)
                 else result
                 for result, dims in zip(self.results, self._result_dims, strict=True)
             ),
@@ -520,7 +520,7 @@ class Signature:
         return {
             number: tuple(bound(dim, sizes) for dim in dims)
             for number, dims in enumerate(self._result_dims)
-            if any(symbols_of(dim) for dim in dims)
+            if any(not sizes.keys().isdisjoint(symbols_of(dim)) for dim in dims)
         }
 
     @functools.cached_property

@@ -20,6 +20,7 @@ from ...hlo.graph import Region, Value
 from ...hlo.sharding import Mesh
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
+from .data_sizes import DataSizes
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -49,7 +50,7 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`. `ranks`: how many processes run the program together. `meshes`:
+    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the program together. `meshes`:
     those that constraints name.
     """
 
@@ -57,11 +58,13 @@ class Context:
         """`inline`: see `inline_writing`."""
         self.builder = Builder()
         self._inline = inline
+        self._nested = 0  # regions around what is built
         self._writes: list[tuple[Ref, Value]] = []
         self.node = Node("", (), {}, ())
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
         self.notes: list[str] = []
+        self.data = DataSizes({})
         self.ranks = 0  # that run the program together, 0 while nothing says so
         self.meshes: dict[str, Mesh] = {}
 
@@ -86,6 +89,13 @@ class Context:
         if not isinstance(argument, Ref):
             raise Blocked("changes something in place that is not one tensor")
         self._writes.append((argument, value))
+
+    def check(self, holds: Value, message: str) -> None:
+        """What the data of a call have to satisfy; else it is an error with that message."""
+        if self._nested:
+            self.notes.append(f"inside of a branch or loop this is not checked: {message}")
+        else:
+            self.data.checks.append((holds, message))
 
     def taken_writes(self) -> list[tuple[str, Value]]:
         """What the node changes, by name; asked for once."""
@@ -326,10 +336,12 @@ class Context:
         """Inside, operations are appended to a builder of their own, for a region."""
         outer = self.builder
         self.builder = Builder(outer.origin, outer.check)
+        self._nested += 1
         try:
             yield self.builder
         finally:
             self.builder = outer
+            self._nested -= 1
 
 
 def _untransposed(

@@ -17,9 +17,14 @@ def set_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     x, axis = xs[0], op.dimension
     scalar = op.operands[1]
     dims = list(x.dims)
-    known = s.number(scalar)
+    known, declared = s.number(scalar), op.type.dims[axis]
     if known is None:
-        known = s.sized(b, op, op.type.dims[axis], scalar, s.largest(x.dims[axis]))
+        own = s.declared(declared)
+        bound = s.largest(x.dims[axis])
+        known = s.sized(b, op, SymbolicDim(s.named(declared)), scalar, bound)
+        if own is not None:
+            s.same(b, op, known, own)  # another operation has decided the size before
+            known = own
         if not isinstance(x.dims[axis], int):
             s.at_most(b, op, known, x.dims[axis])
     else:

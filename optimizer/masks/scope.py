@@ -15,9 +15,11 @@ import numpy as np
 
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, constant_of
+from ...hlo.ops.bodies import monoid
 from ...hlo.signature import Measured
-from ...hlo.symbols import Dim, SymbolicDim, from_terms, largest, substituted, symbols_of, terms_of
+from ...hlo.symbols import Dim, SymbolicDim, largest, substituted, symbols_of
 from ...hlo.types import I32, TensorType
+from ..rules.ranges import limits
 
 SCALAR = TensorType((), I32)
 LARGEST = (1 << 31) - 1  # of a size that data decide: they are counted in i32
@@ -145,39 +147,16 @@ class Scope:
 
     def size(self, b: Builder, dim: Dim) -> Value:
         """A true size as an i32 scalar."""
-        total: Value | None = None
-        for monomial, coefficient in terms_of(dim):
-            part: Value | None = None
-            for atom in monomial:
-                value = self._atom(b, from_terms({(atom,): 1}))
-                part = value if part is None else b("multiply", part, value)
-            number = b.constant(coefficient, SCALAR)
-            if part is None:
-                part = number
-            elif coefficient != 1:
-                part = b("multiply", part, number)
-            total = part if total is None else b("add", total, part)
-        return b.constant(0, SCALAR) if total is None else total
 
-    def _atom(self, b: Builder, dim: Dim) -> Value:
-        assert isinstance(dim, SymbolicDim)
-        (((atom,), _),) = dim.terms
-        if not atom.function:
-            if atom.text in self.values:
-                return self.values[atom.text]
-            if atom.text not in self.inputs:
-                raise Unmasked(f"no value of the program tells the size {atom.text}")
-            argument, axis = self.inputs[atom.text]
+        def symbol(name: str) -> Value:
+            if name in self.values:
+                return self.values[name]
+            if name not in self.inputs:
+                raise Unmasked(f"no value of the program tells the size {name}")
+            argument, axis = self.inputs[name]
             return b("get_dimension_size", argument, dimension=axis)
-        first, *others = (self.size(b, operand) for operand in atom.operands)
-        if atom.function != "//":
-            for other in others:
-                first = b("maximum" if atom.function == "max" else "minimum", first, other)
-            return first
-        quotient = b("divide", first, others[0])  # rounded to 0, not down
-        rest = b("subtract", first, b("multiply", quotient, others[0]))
-        below = b.compare("LT", rest, b.constant(0, SCALAR))
-        return b("subtract", quotient, b.convert(below, I32))
+
+        return b.size(dim, symbol, SCALAR)
 
     def number(self, value: Value) -> Dim | None:
         """The size that a scalar of the source is, by what it is computed from; None where it is
@@ -455,8 +434,17 @@ def _at_most(left: Dim | None, right: Dim | None) -> bool:
 def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | None]:
     """What is proven of the elements of an integer or boolean value of the source: the least and
     the greatest number; None where the type alone bounds it."""
-    low = 0 if value.element.is_bool or value.element.kind == "uint" else -(1 << 63)
-    plain: tuple[int, Dim | None] = (low, 1 if value.element.is_bool else None)
+    least, most = limits(value.element)
+    low, high = _interval(value, scope, depth)
+    if isinstance(high, int) and not (least <= low and high <= most):
+        return least, None  # it may wrap around
+    return max(low, least), high
+
+
+def _interval(value: Value, scope: Scope, depth: int) -> tuple[int, Dim | None]:
+    plain: tuple[int, Dim | None] = limits(value.element)[0], None
+    if value.element.is_bool:
+        return 0, 1
     op = value.op
     if op is None or not depth or len(op.results) != 1:
         return plain
@@ -478,12 +466,12 @@ def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | No
 
     name = op.name
     if name in ("convert", "reshape", "broadcast_in_dim", "slice", "transpose", "reverse"):
-        return of(0)
+        found = of(0)
+        narrower = op.operands[0].element.bits > value.element.bits
+        return plain if narrower and found[1] is None else found
     if name == "get_dimension_size":
         return 0, scope.largest(scope.find(op.operands[0]).dims[op.dimension])
     if name == "reduce" and len(op.operands) == 2:
-        from ...hlo.ops.bodies import monoid
-
         body, first, start = monoid(op.regions[0]), of(0), of(1)
         if body == "add" and first[0] >= 0 and start[0] >= 0 and None not in (first[1], start[1]):
             whole = scope.find(op.operands[0]).dims
@@ -517,3 +505,20 @@ def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | No
         if left[0] >= 0 and right[0] >= 0 and left[1] is not None and right[1] is not None:
             return left[0] + right[0], left[1] + right[1]
     return plain
+
+
+def is_proven(value: Value, scope: Scope) -> bool:
+    """Whether a comparison of integers of the source always holds."""
+    op = value.op
+    while op is not None and op.name in ("reshape", "convert"):
+        op = op.operands[0].op
+    if op is None or op.name != "compare" or not op.operands[0].element.is_integer:
+        return False
+    (left_low, left_high), (right_low, right_high) = (interval(v, scope) for v in op.operands)
+    match op.comparison_direction:
+        case "LE":
+            return left_high is not None and _at_most(left_high, right_low)
+        case "GE":
+            return right_high is not None and _at_most(right_high, left_low)
+        case _:
+            return False

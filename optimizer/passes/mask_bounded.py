@@ -18,7 +18,7 @@ from ...hlo.graph import Module, Op, Region, signature_of
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..masks import control, folds, moves
-from ..masks.scope import Rule, Scope, Unmasked, Whole
+from ..masks.scope import Rule, Scope, Unmasked, Whole, is_proven
 from .inline import Inline
 
 NOTE = (
@@ -51,15 +51,20 @@ class MaskBounded:
         if not any(scope.is_free(value) for op in inlined.walk() for value in op.results):
             return module
         b = Builder(check=False)
-        body = inlined.body
-        results = scope.body(b, body, [scope.find(value) for value in body.arguments])
-        dims = [dim for whole in results for dim in whole.dims]
-        measured = list(scope.measured(dims))
-        signature = signature_of(inlined)
+        body, signature = inlined.body, signature_of(inlined)
+        found = scope.body(b, body, [scope.find(value) for value in body.arguments])
+        results, holding = found[: len(signature.results)], found[len(signature.results) :]
         stated = [
             replace(result, dims=tuple(d if isinstance(d, int) else str(d) for d in whole.dims))
             for result, whole in zip(signature.results, results, strict=True)
         ]
+        sources = body.results[len(results) :]
+        measured = [
+            (one, whole.value)
+            for one, whole, source in zip(signature.measured, holding, sources, strict=True)
+            if not is_proven(source, scope)
+        ]
+        measured += scope.measured([dim for whole in results for dim in whole.dims])
         signature = replace(
             signature,
             results=tuple(stated),
@@ -87,8 +92,9 @@ class MaskBounded:
                     scope.bind(op, self.made(scope, b, op))
                 except Unmasked as reason:
                     raise UnsupportedError(
-                        f"{op.place}{op.name}: data decide a size here, and {reason}; compute with "
-                        "a mask instead, fix the size, or interpret it"
+                        f"{op.place}{op.name}: it has a size that is known only while the program "
+                        f"runs, and {reason}; compute with a mask instead, fix the size, or "
+                        "interpret it"
                     ) from None
             if not plain:
                 self.ledger.record("mask-bounded", BITWISE, op)

@@ -304,7 +304,7 @@ def test_what_has_no_mask_is_refused():
 
     module = build_module([of(N, 4, 4), of(element=I32)], body)
     module = replace(module, symbols={"u": Symbol(0, N)})
-    with pytest.raises(girih.UnsupportedError, match="cholesky: data decide a size here, and the"):
+    with pytest.raises(girih.UnsupportedError, match="cholesky: .* only while .* has no mask"):
         girih.compile(module)
     girih.interpret(module, [np.stack([np.eye(4, dtype=np.float32)] * N), np.int32(2)])
 
