@@ -258,6 +258,20 @@ class Context:
         kept = [axis for axis in range(len(dims)) if axis not in set(axes)]
         return self.builder.broadcast(reduced, dims, kept)
 
+    def open(self, size: Dim) -> Dim:
+        """A size that is a number, or that data decide; blocked otherwise."""
+        return size if self.data.decides(size) else static(size)
+
+    def most(self, size: Dim) -> int:
+        """A number that a size never exceeds; blocked where none is known."""
+        found = self.data.largest(size) if self.data.decides(size) else size
+        return static(size if found is None else found)
+
+    def number(self, size: Dim) -> Value:
+        """A size as an i64 scalar; blocked where only calls decide it, and no argument tells it."""
+        found = self.data.number(self.builder, size)
+        return self.scalar(static(size), I64) if found is None else found
+
     def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> int:
         """Number of elements in `axes`; blocked if it is known only at run time."""
         return math.prod(static(dims[axis]) for axis in axes)
@@ -451,6 +465,8 @@ def broadcast_dims(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             known = result[first + position]
             if known == 1:
                 result[first + position] = size
+            elif isinstance(known, SymbolicDim) and isinstance(size, SymbolicDim):
+                continue  # equal, or the call is an error
             elif size not in (1, known):
                 raise Blocked(f"sizes {known} and {size} do not broadcast")
     return tuple(result)

@@ -45,14 +45,18 @@ class DataSizes:
         """Whether data decide that size."""
         return isinstance(dim, SymbolicDim) and any(n in self.values for n in dim.symbols)
 
-    def number(self, b: Builder, dim: Dim) -> Value | None:
-        """The size as an i64 scalar; None where nothing tells a symbol of it."""
+    def number(
+        self, b: Builder, dim: Dim, changed: Mapping[Value, Value] | None = None
+    ) -> Value | None:
+        """The size as an i64 scalar; None where nothing tells a symbol of it. changed: what values
+        have become."""
         if not all(n in self.values or n in self.inputs for n in symbols_of(dim)):
             return None
 
         def symbol(name: str) -> Value:
             if name in self.values:
-                return self.values[name]
+                value = self.values[name]
+                return value if changed is None else changed.get(value, value)
             argument, axis = self.inputs[name]
             return b.convert(b("get_dimension_size", argument, dimension=axis), I64)
 
@@ -89,7 +93,7 @@ class DataSizes:
             operands = [changed.get(value, value) for value in op.operands]
             regions = [self._region(inner, changed) for inner in op.regions]
             with b.at(op.origin):
-                made = self._told(b, op, operands)
+                made = self._told(b, op, operands, changed)
             if made is None:
                 same = operands == list(op.operands) and regions == list(op.regions)
                 made = b.append(op if same else op.with_operands(operands, regions))
@@ -102,7 +106,9 @@ class DataSizes:
             return region
         return Region(region.arguments, ops, [changed.get(v, v) for v in region.results])
 
-    def _told(self, b: Builder, op: Op, operands: Sequence[Value]) -> Op | None:
+    def _told(
+        self, b: Builder, op: Op, operands: Sequence[Value], changed: Mapping[Value, Value]
+    ) -> Op | None:
         """The operation that takes its sizes as operands; None where its operands tell them."""
         twin = _TWINS.get(op.name)
         if twin is None or not any(map(self.decides, _sizes(op))):
@@ -110,17 +116,17 @@ class DataSizes:
         name, lists = twin
         facts = {key: value for key, value in op.attributes.items() if key not in lists}
         shapes = [op.attributes[key] for key in lists] or [op.type.dims]
-        vectors = [self._vector(b, sizes) for sizes in shapes]
+        vectors = [self._vector(b, sizes, changed) for sizes in shapes]
         return b.op(name, [*operands, *vectors], facts, (), op.result_types)
 
-    def _vector(self, b: Builder, sizes: Sequence[Dim]) -> Value:
+    def _vector(self, b: Builder, sizes: Sequence[Dim], changed: Mapping[Value, Value]) -> Value:
         """Sizes as a vector of i64."""
         parts = []
         for size in sizes:
             if isinstance(size, int):
                 parts.append(b.constant(np.asarray([size], np.int64)))
             else:
-                number = self.number(b, size)
+                number = self.number(b, size, changed)
                 assert number is not None
                 parts.append(b.reshape(number, (1,)))
         return parts[0] if len(parts) == 1 else b("concatenate", *parts, dimension=0)

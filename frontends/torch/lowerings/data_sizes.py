@@ -30,17 +30,10 @@ def _flat(c: Context, value: Value) -> Value:
     return c.builder.reshape(value, (_product(value.dims),))
 
 
-def _largest(c: Context, dim: Dim) -> int:
-    found = c.data.largest(dim)
-    if not isinstance(found, int):
-        return static(dim)
-    return found
-
-
 def _running_sum(c: Context, x: Value) -> Value:
     """The sum of all elements of a vector up to each one."""
     (length,) = x.dims
-    size = _largest(c, length)
+    size = c.most(length)
     if not size:
         return x
     body = scalar_region(x.element, lambda b, old, new: b("add", old, new))
@@ -68,18 +61,10 @@ def _compacted(c: Context, chosen: Value) -> tuple[Value, Value]:
     count = c.reduce("add", ones, [0])
     if length == 0:
         return c.full(0, (0,), I32), count
-    last = c.builder.convert(_size(c, length), I32)
+    last = c.builder.convert(c.number(length), I32)
     nowhere = c.builder.broadcast(last, (length,), ())
     places = c("select", chosen, c.subtract(_running_sum(c, ones), 1), nowhere)
     return _put(c, c.full(0, (length,), I32), places, _line(c, length)), count
-
-
-def _size(c: Context, dim: Dim) -> Value:
-    """A size as an i64 scalar."""
-    number = c.data.number(c.builder, dim)
-    if number is None:
-        return c.scalar(static(dim), I64)
-    return number
 
 
 def _cut(c: Context, whole: Value, axis: int, count: Value, kind: TensorType, limit: Dim) -> Value:
@@ -98,7 +83,7 @@ def _coordinates(c: Context, flat: Value, dims: Sequence[Dim]) -> list[Value]:
     """Row-major positions as positions along each dim, i64."""
     found = []
     for size in reversed(dims):
-        length = c.builder.broadcast(_size(c, size), flat.dims, ())
+        length = c.builder.broadcast(c.number(size), flat.dims, ())
         length = c("maximum", length, c.full(1, flat.dims, I64))
         found.append(c("remainder", flat, length))
         flat = c("divide", flat, length)
@@ -293,8 +278,8 @@ def _sources(c: Context, repeats: Value, length: Dim) -> Value:
         c.check(c.compare("EQ", total, static(size)), "allocated size does not match required size")
     places = c.iota((size,), 0)
     found = c.full(0, (size,), I64)
-    last = _size(c, length)
-    most, step = _largest(c, length), 1
+    last = c.number(length)
+    most, step = c.most(length), 1
     while step * 2 <= most:
         step *= 2
     while step and most:
@@ -323,7 +308,7 @@ def _number(c: Context, value: Any) -> Value:
     if isinstance(value, Value):
         return c.builder.reshape(c.convert(value, I64), ())
     if isinstance(value, SymbolicDim):
-        return _size(c, value)
+        return c.number(value)
     return c.scalar(value, I64)
 
 
@@ -342,7 +327,7 @@ def slice_along(
         return self
     if not _is_data(c, start, end, size):
         return views.slice_along(c, self, dim, start, end, step)
-    count, zero = _size(c, size), c.scalar(0, I64)
+    count, zero = c.number(size), c.scalar(0, I64)
 
     def clipped(value: Any, low: Value) -> Value:
         number = _number(c, value)
@@ -372,7 +357,7 @@ def _part(c: Context, self: Value, axis: int, first: Value, last: Value, step: i
 
     bounds = (
         vector(first, lambda d: c.scalar(0, I64)),
-        vector(last, lambda d: _size(c, self.dims[d])),
+        vector(last, lambda d: c.number(self.dims[d])),
         vector(c.scalar(step, I64), lambda d: c.scalar(1, I64)),
     )
     return c("real_dynamic_slice", self, *bounds, type=c.type)
@@ -382,7 +367,7 @@ def narrow(c: Context, self: Value, dim: int, start: Any, length: Any) -> Value:
     axis = axis_of(dim, self.rank)
     if not _is_data(c, start, length, self.dims[axis]):
         return views.narrow(c, self, dim, start, length)
-    count, first = _size(c, self.dims[axis]), _number(c, start)
+    count, first = c.number(self.dims[axis]), _number(c, start)
     if not isinstance(start, int) or start < 0:
         negative = c.builder.compare("LT", first, c.scalar(0, I64))
         first = c("select", negative, c("add", first, count), first)
@@ -405,13 +390,13 @@ def select(c: Context, self: Value, dim: int, index: Any) -> Value:
 def size_of(c: Context, self: Value, dim: int) -> Any:
     """A size: a scalar where data decide it."""
     size = creation.size_of(c, self, dim)
-    return _size(c, size) if c.data.decides(size) else size
+    return c.number(size) if c.data.decides(size) else size
 
 
 def count_of(c: Context, self: Value) -> Any:
     """How many elements it has."""
     total = _product(self.dims)
-    return _size(c, total) if c.data.decides(total) else creation.count_of(c, self)
+    return c.number(total) if c.data.decides(total) else creation.count_of(c, self)
 
 
 def arithmetic(name: str) -> Callable[..., Any]:
@@ -462,6 +447,18 @@ _MEANINGS: dict[str, Callable[[Context, Value, Value], Value]] = {
 }
 
 
+def both(name: str) -> Callable[..., Any]:
+    """`and` and `or` of conditions, of which data may decide some."""
+
+    def lower(c: Context, left: Any, right: Any) -> Any:
+        if not isinstance(left, Value) and not isinstance(right, Value):
+            return left and right if name == "and" else left or right
+        sides = [c.builder.reshape(c.convert(side, I1), ()) for side in (left, right)]
+        return c(name, *sides)
+
+    return lower
+
+
 def asserted(c: Context, condition: Any, message: str = "", *others: Any) -> tuple[Any, ...]:
     """What data have to satisfy: a check of the call."""
     if isinstance(condition, Value):
@@ -487,6 +484,7 @@ def in_range(
 
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"sym.{name}": arithmetic(name) for name in _MEANINGS},
+    **{f"sym.{name}_": both(name) for name in ("and", "or")},
     "aten._assert_async.msg": asserted,
     "aten._assert_async.default": asserted,
     "aten._assert_scalar.default": asserted,
