@@ -95,7 +95,14 @@ class Context:
         if self._nested:
             self.notes.append(f"inside of a branch or loop this is not checked: {message}")
         else:
-            self.data.checks.append((holds, message))
+            place = f"{self.node.origin[0]}: " if self.node.origin else ""
+            self.data.checks.append((holds, f"{place}{message}"))
+
+    def sized(self, count: int) -> list[TensorType] | None:
+        """The declared types of the first results, where an operation on regions decides a size of
+        one; None where all follow from its operands."""
+        types = [self.type_of(n) for n in range(count)]
+        return types if any(self.data.lacks(dim) for t in types for dim in t.dims) else None
 
     def taken_writes(self) -> list[tuple[str, Value]]:
         """What the node changes, by name; asked for once."""

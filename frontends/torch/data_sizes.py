@@ -15,7 +15,7 @@ import numpy as np
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim, SymbolicDim, largest, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, largest, maximum, symbols_of
 from ...hlo.types import I32, I64, TensorType
 
 SCALAR = TensorType((), I64)
@@ -31,6 +31,7 @@ class DataSizes:
         self.bounds: dict[str, Dim] = {}  # what they never exceed, where that is known
         self.checks: list[tuple[Value, str]] = []  # of the whole program's data
         self.inputs: dict[str, tuple[Value, int]] = {}  # dims of arguments by the symbol they are
+        self.given: frozenset[str] = frozenset()  # symbols of arguments
 
     def bind(self, name: str, value: Value, bound: Dim | None = None) -> None:
         """The size is that i64 scalar."""
@@ -44,6 +45,17 @@ class DataSizes:
     def decides(self, dim: Any) -> bool:
         """Whether data decide that size."""
         return isinstance(dim, SymbolicDim) and any(n in self.values for n in dim.symbols)
+
+    def lacks(self, dim: Dim) -> bool:
+        """Whether nothing tells a symbol of that size yet."""
+        return any(n not in self.values and n not in self.given for n in symbols_of(dim))
+
+    def tell(self, b: Builder, value: Value, limits: Sequence[Dim | None]) -> None:
+        """Sizes of a value that nothing else tells are its own; limits: what they never exceed."""
+        for axis, dim in enumerate(value.dims):
+            if self.lacks(dim) and dim.symbols == (repr(dim),):
+                size = b("get_dimension_size", value, dimension=axis)
+                self.bind(repr(dim), b.convert(size, I64), limits[axis])
 
     def number(
         self, b: Builder, dim: Dim, changed: Mapping[Value, Value] | None = None
@@ -70,6 +82,11 @@ class DataSizes:
             return largest(dim, self.bounds)
         except ValueError:
             return None
+
+    def most(self, *dims: Dim) -> Dim | None:
+        """What none of these sizes exceeds; None if unknown."""
+        found = [self.largest(dim) for dim in dims]
+        return None if None in found else maximum(*found)
 
     def symbols(self) -> dict[str, Symbol]:
         """What the sizes may be."""

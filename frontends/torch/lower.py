@@ -70,6 +70,7 @@ class _Lowering:
         self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
         self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
         self.context.data = DataSizes(program.symbols)
+        self.context.data.given = frozenset(self.sizes)
 
     # The graph's edge.
 
