@@ -341,12 +341,15 @@ def slice_along(
     return _part(c, self, axis, first, last, step)
 
 
-def _part(c: Context, self: Value, axis: int, first: Value, last: Value, step: int) -> Value:
-    """[first:last:step] of scalars that are within."""
+def _part(
+    c: Context, self: Value, axis: int, first: Value, last: Value, step: int, result: int = 0
+) -> Value:
+    """[first:last:step] of scalars that are within, as that result."""
     length = c("subtract", last, first)
     if step != 1:
         length = c("divide", c.add(length, step - 1), c.scalar(step, I64))
-    declared = c.dims[axis]
+    kind = c.type_of(result)
+    declared = kind.dims[axis]
     if isinstance(declared, SymbolicDim) and declared.symbols == (name := repr(declared),):
         if name not in c.data.values:
             c.data.bind(name, length, c.data.largest(self.dims[axis]))
@@ -360,7 +363,21 @@ def _part(c: Context, self: Value, axis: int, first: Value, last: Value, step: i
         vector(last, lambda d: c.number(self.dims[d])),
         vector(c.scalar(step, I64), lambda d: c.scalar(1, I64)),
     )
-    return c("real_dynamic_slice", self, *bounds, type=c.type)
+    return c("real_dynamic_slice", self, *bounds, type=kind)
+
+
+def split_sizes(c: Context, self: Value, split_sizes: Sequence[Any], dim: int = 0) -> Any:
+    """Pieces, of which numbers that were read from tensors say how long they are."""
+    axis = axis_of(dim, self.rank)
+    if not _is_data(c, *split_sizes, self.dims[axis]):
+        return views.split_sizes(c, self, split_sizes, dim)
+    start, pieces = c.scalar(0, I64), []
+    for place, size in enumerate(split_sizes):
+        end = c("add", start, _number(c, size))
+        pieces.append(_part(c, self, axis, start, end, 1, place))
+        start = end
+    c.check(c.compare("EQ", start, c.number(self.dims[axis])), "split sizes do not sum to the size")
+    return tuple(pieces)
 
 
 def narrow(c: Context, self: Value, dim: int, start: Any, length: Any) -> Value:
@@ -501,6 +518,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.repeat_interleave.self_Tensor": repeated,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_along,
+    "aten.split.sizes": split_sizes,
+    "aten.split_with_sizes.default": split_sizes,
     "aten.sym_constrain_range.default": in_range,
     "aten.sym_constrain_range_for_size.default": in_range,
     "aten.sym_numel.default": count_of,
