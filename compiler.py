@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .hlo.errors import MemoryLimitError, UserError
-from .hlo.graph import Module, Op, Weight
-from .hlo.signature import Signature
+from .hlo.graph import Module, Op, Weight, signature_of
 from .hlo.verify import require_proven_sizes, verify
 from .options import Options
 from .runtime.bundle import MAIN
@@ -660,24 +659,3 @@ def _refuse_notes(plan: Any) -> None:
     notes = [*plan.notes, *(f"{k.name}: {note}" for k in plan.kernels for note in k.notes)]
     if notes:
         raise UserError("strict: " + "; ".join(dict.fromkeys(notes)))
-
-
-def signature_of(module: Module) -> Signature:
-    """The module's signature, with what is known of its sizes; a flat one where the source had
-    none."""
-    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
-    if module.signature is not None:
-        said = module.signature.symbols, module.signature.constraints
-        same = said == tuple(known.values())
-        return module.signature if same else replace(module.signature, **known)
-    body = module.body
-    arguments, results = (
-        [(_stated(value.dims), value.element.name) for value in values]
-        for values in (body.arguments, body.results)
-    )
-    return replace(Signature.plain(arguments, results), **known)
-
-
-def _stated(dims: Sequence[Any]) -> list[int | str]:
-    """Sizes as signatures have them."""
-    return [dim if isinstance(dim, int) else str(dim) for dim in dims]

@@ -19,6 +19,7 @@ import numpy as np
 from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, arguments
 from .ops import find
+from .symbols import Atom, Dim, terms_of
 from .types import I1, TensorType, Type
 
 
@@ -110,6 +111,32 @@ class Builder:
                 spread = self.broadcast(self.convert(size, type.element), type.dims, ())
                 total = self("multiply", total, spread)
         return total
+
+    def size(self, dim: Dim, symbol: Callable[[str], Value], type: TensorType) -> Value:
+        """A size as a scalar of an integer type; `symbol` gives that of a symbol."""
+        total: Value | None = None
+        for monomial, coefficient in terms_of(dim):
+            factors = [self._factor(atom, symbol, type) for atom in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(self.constant(coefficient, type))
+            part = factors[0]
+            for factor in factors[1:]:
+                part = self("multiply", part, factor)
+            total = part if total is None else self("add", total, part)
+        return self.constant(0, type) if total is None else total
+
+    def _factor(self, atom: Atom, symbol: Callable[[str], Value], type: TensorType) -> Value:
+        if not atom.function:
+            return symbol(atom.text)
+        first, *others = (self.size(operand, symbol, type) for operand in atom.operands)
+        if atom.function != "//":
+            for other in others:
+                first = self("maximum" if atom.function == "max" else "minimum", first, other)
+            return first
+        quotient = self("divide", first, others[0])  # rounded to 0, not down
+        rest = self("subtract", first, self("multiply", quotient, others[0]))
+        below = self.compare("LT", rest, self.constant(0, type))
+        return self("subtract", quotient, self.convert(below, type.element))
 
     def reshape(self, value: Value, dims: Sequence[Any]) -> Value:
         """`value` with other dimensions; itself if they are the same."""

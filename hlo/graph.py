@@ -20,6 +20,7 @@ import numpy as np
 from .assumptions import Assumptions
 from .errors import CompilerBug
 from .sharding import Mesh
+from .signature import Signature
 from .sizes import SizeConstraint, Symbol
 from .symbols import symbols_of
 from .types import TensorType, Type, tensor_of
@@ -27,7 +28,6 @@ from .types import TensorType, Type, tensor_of
 if TYPE_CHECKING:
     from .derivation import Derivation
     from .room import OpDefinition
-    from .signature import Signature
 
 Array = np.ndarray[Any, Any]
 Attribute = Any  # bool, int, float, str, bytes, None, tuple, dict, Dense, a type or a size
@@ -485,6 +485,27 @@ class Module:
     def __repr__(self) -> str:
         count = sum(1 for _ in self.walk())
         return f"<module {self.name or self.entry}: {count} operations>"
+
+
+def signature_of(module: Module) -> Signature:
+    """The module's signature, with what is known of its sizes; a flat one where the source had
+    none."""
+    known = {"symbols": tuple(module.symbols.items()), "constraints": module.constraints}
+    if module.signature is not None:
+        said = module.signature.symbols, module.signature.constraints
+        same = said == tuple(known.values())
+        return module.signature if same else replace(module.signature, **known)
+    body = module.body
+    arguments, results = (
+        [(_stated(value.dims), value.element.name) for value in values]
+        for values in (body.arguments, body.results)
+    )
+    return replace(Signature.plain(arguments, results), **known)
+
+
+def _stated(dims: Sequence[Any]) -> list[int | str]:
+    """Sizes as signatures have them."""
+    return [dim if isinstance(dim, int) else str(dim) for dim in dims]
 
 
 def constant_of(value: Value) -> Dense | None:

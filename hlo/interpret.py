@@ -17,7 +17,8 @@ Environment = dict[Value, Any]
 
 
 def interpret(module: Module, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The results of the entry function on numpy inputs (flat, in argument order).
+    """The results of the entry function on numpy inputs (flat, in argument order), cut to the sizes
+    that data decide.
 
     Shapes and dtypes must be the arguments' own; UserError otherwise. Quantised values are taken
     and given as their stored integers. A program of several devices is UserError, unless it is
@@ -45,7 +46,9 @@ def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.nda
     ]
     interpreter = interpreter.at(_sizes(interpreter.module, arrays))
     results = interpreter.run(interpreter.module.body, arrays)
-    return [np.asarray(leaf) for result in results for leaf in _leaves(result)]
+    found = [np.asarray(leaf) for result in results for leaf in _leaves(result)]
+    signature = interpreter.module.signature
+    return found if signature is None or not signature.measured else signature.settled(found)
 
 
 def _checked(index: int, value: Any, type: Any) -> Any:

@@ -18,9 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from .classes import children_of, dict_of, made
+from .errors import UserError
 from .size_text import parse_dim
 from .sizes import SizeConstraint, SizeSolver, Symbol, parse_constraint
+from .symbols import bound, largest, symbols_of
 
 Dim = int | str  # an open size is written as its expression, "batch" or "2*n"
 Key = str | int
@@ -388,6 +392,24 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A scalar that a program computes behind its results, and that callers do not see: the value
+    of a size that data decide (`size`, an i32), at most `bound`; or whether what the program needs
+    of its data holds (an i1; `size` is ""), with the `message` of the error where it does not.
+    """
+
+    size: str = ""
+    bound: Dim = 0
+    message: str = ""
+
+    @property
+    def result(self) -> Result:
+        """The scalar as one more flat result."""
+        named = f"the size {self.size}" if self.size else f"the check '{self.message}'"
+        return Result(named, (), "i32" if self.size else "i1")
+
+
+@dataclass(frozen=True)
 class Signature:
     """The inputs and outputs of a program, as the user sees them and flat.
 
@@ -398,6 +420,10 @@ class Signature:
 
     `symbols` and `constraints` say what the sizes in dims may be. In a module they are the module's
     own; a bundle's signature has them.
+
+    Where data decide sizes of results ("u0" in their dims), the compiled program computes results
+    of the largest sizes, and behind all of them what `measured` describes, by which `settled` cuts
+    them.
     """
 
     inputs: Tree
@@ -408,6 +434,7 @@ class Signature:
     names: tuple[str, ...] = ()
     symbols: tuple[tuple[str, Symbol], ...] = ()
     constraints: tuple[SizeConstraint, ...] = ()
+    measured: tuple[Measured, ...] = ()
 
     def __post_init__(self) -> None:
         _expect(self.inputs.kind == "tuple", "a signature's inputs are a tuple")
@@ -435,6 +462,66 @@ class Signature:
             for argument in self.arguments
         ]
         return SizeSolver(arguments, dict(self.symbols), self.constraints)
+
+    @functools.cached_property
+    def computed(self) -> tuple[Result, ...]:
+        """What the program computes: the results at the bounds of sizes that data decide, and what
+        is measured."""
+        if not self.measured:
+            return self.results
+        bounds = {one.size: parse_dim(str(one.bound)) for one in self.measured if one.size}
+        return (
+            *(
+                replace(result, dims=tuple(_stated(largest(d, bounds)) for d in dims))
+                if any(not bounds.keys().isdisjoint(symbols_of(d)) for d in dims)
+                else result
+                for result, dims in zip(self.results, self._result_dims, strict=True)
+            ),
+            *(one.result for one in self.measured),
+        )
+
+    @functools.cached_property
+    def _result_dims(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(tuple(parse_dim(str(dim)) for dim in r.dims) for r in self.results)
+
+    def settled(self, values: Sequence[Any]) -> list[Any]:
+        """The results of a call, from all that it has computed: cut to the sizes that its data have
+        decided, contiguous; UserError where a check does not hold."""
+        count = len(self.results)
+        shapes = self._shapes(values[count:])
+        found = list(values[:count])
+        for number, shape in shapes.items():
+            found[number] = np.ascontiguousarray(found[number][tuple(map(slice, shape))])
+        return found
+
+    def settled_on_device(self, values: Sequence[Any]) -> list[Any]:
+        """`settled` of arrays of a GPU's memory, whose first dim alone can be cut there; UserError
+        where data decide another one. The scalars come to the host."""
+        count = len(self.results)
+        shapes = self._shapes([value.numpy() for value in values[count:]])
+        for number, shape in shapes.items():
+            if shape[1:] != tuple(values[number].shape[1:]):
+                raise UserError(
+                    f"{self.results[number]}: data decide a size behind the first one, to which "
+                    "nothing is cut on the device; call the program instead of on_device"
+                )
+            values[number].shape = shape
+        return list(values[:count])
+
+    def _shapes(self, scalars: Sequence[Any]) -> dict[int, tuple[int, ...]]:
+        """The true shapes of the results that data decide, by number; UserError where a check does
+        not hold."""
+        sizes: dict[str, int] = {}
+        for one, value in zip(self.measured, scalars, strict=True):
+            if one.size:
+                sizes[one.size] = int(value)
+            elif not bool(value):
+                raise UserError(one.message)
+        return {
+            number: tuple(bound(dim, sizes) for dim in dims)
+            for number, dims in enumerate(self._result_dims)
+            if any(not sizes.keys().isdisjoint(symbols_of(dim)) for dim in dims)
+        }
 
     @functools.cached_property
     def buffers(self) -> tuple[str, ...]:
@@ -590,6 +677,11 @@ class Signature:
                 {"text": f"{c.left} {c.relation} {c.right}", "origin": c.origin}
                 for c in self.constraints
             ]
+        if self.measured:
+            data["measured"] = [
+                {"size": one.size, "bound": one.bound} if one.size else {"message": one.message}
+                for one in self.measured
+            ]
         return data
 
     @staticmethod
@@ -625,6 +717,7 @@ class Signature:
             names=tuple(map(str, data.get("names", ()))),
             symbols=_symbols(data.get("symbols", {})),
             constraints=tuple(map(_constraint, data.get("constraints", ()))),
+            measured=tuple(map(_measured, data.get("measured", ()))),
         )
 
 
@@ -691,6 +784,21 @@ def _symbols(data: Any) -> tuple[tuple[str, Symbol], ...]:
 def _constraint(data: Any) -> SizeConstraint:
     _expect(isinstance(data, dict), "a constraint is a JSON object")
     return parse_constraint(str(data.get("text")), str(data.get("origin", "")))
+
+
+def _measured(data: Any) -> Measured:
+    _expect(isinstance(data, dict), "what is measured is a JSON object")
+    size, bound, message = data.get("size", ""), data.get("bound", 0), data.get("message", "")
+    _expect(isinstance(size, str) and isinstance(message, str), "it has a size or a message")
+    _expect(type(bound) is str or (type(bound) is int and bound >= 0), f"{size} has a bound")
+    if isinstance(bound, str):
+        parse_dim(bound)
+    return Measured(size, bound, message)
+
+
+def _stated(dim: Any) -> Dim:
+    """A size as signatures have it."""
+    return dim if isinstance(dim, int) else str(dim)
 
 
 def _symbol(name: str, data: Any) -> Symbol:

@@ -113,8 +113,14 @@ class _Specializer:
     def signature(self, old: Signature) -> Signature:
         body = self.functions[self.old.entry].body
 
+        def stated(size: int | str) -> int | str:
+            dim = substituted(parse_dim(str(size)), self.sizes)
+            return dim if isinstance(dim, int) else str(dim)
+
         def dims(sizes: Sequence[int | str], kind: Type) -> tuple[int | str, ...]:
             changed = [substituted(parse_dim(str(size)), self.sizes) for size in sizes]
+            if any(not measured.isdisjoint(symbols_of(dim)) for dim in changed):
+                return tuple(map(stated, sizes))  # the program computes the largest ones
             if isinstance(kind, TensorType) and kind.rank == len(changed):
                 # what only operands told is known by now
                 changed = [
@@ -122,14 +128,16 @@ class _Specializer:
                 ]
             return tuple(dim if isinstance(dim, int) else str(dim) for dim in changed)
 
+        measured = {one.size for one in old.measured}
         arguments_of = zip(old.arguments, body.argument_types, strict=True)
-        results_of = zip(old.results, body.result_types, strict=True)
+        results_of = zip(old.results, body.result_types[: len(old.results)], strict=True)
         return replace(
             old,
             arguments=tuple(replace(a, dims=dims(a.dims, kind)) for a, kind in arguments_of),
             results=tuple(replace(r, dims=dims(r.dims, kind)) for r, kind in results_of),
             symbols=(),  # the module's are others now
             constraints=(),
+            measured=tuple(replace(one, bound=stated(one.bound)) for one in old.measured),
         )
 
     def function(self, name: str, given: Sequence[Type]) -> str:

@@ -378,6 +378,37 @@ def bound(dim: Dim, values: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else dim.bind(values)
 
 
+def largest(dim: Dim, bounds: Mapping[str, Dim]) -> Dim:
+    """A size that `dim` never exceeds where each of these symbols is 0 to its bound; other symbols
+    stay. ValueError where it divides by one of them."""
+    if bounds.keys().isdisjoint(symbols_of(dim)):
+        return dim
+    total: Dim = 0
+    for monomial, coefficient in terms_of(dim):
+        term: Dim = coefficient
+        bounded = False
+        for atom in monomial:
+            own = from_terms({(atom,): 1})
+            bounded |= not bounds.keys().isdisjoint(symbols_of(own))
+            term = term * _largest(atom, own, bounds)
+        if coefficient > 0 or not bounded:  # else it is at most 0
+            total = total + term
+    return total
+
+
+def _largest(atom: Atom, own: Dim, bounds: Mapping[str, Dim]) -> Dim:
+    if bounds.keys().isdisjoint(symbols_of(own)):
+        return own
+    if not atom.function:
+        return bounds[atom.text]
+    operands = [largest(operand, bounds) for operand in atom.operands]
+    if atom.function != "//":
+        return FUNCTIONS[atom.function](*operands)
+    if not bounds.keys().isdisjoint(symbols_of(atom.operands[1])):
+        raise ValueError(f"{own} divides by a size that data decide")
+    return operands[0] // operands[1]
+
+
 def substituted(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """`SymbolicDim.substitute` of a size that may be a number."""
     return dim if isinstance(dim, int) else dim.substitute(values)

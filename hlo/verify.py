@@ -114,7 +114,7 @@ def _verify(module: Module, level: Level | None) -> None:
         body = module.body
         for what, declared, actual in (
             ("arguments", len(signature.arguments), len(body.arguments)),
-            ("results", len(signature.results), len(body.results)),
+            ("results", len(signature.computed), len(body.results)),
         ):
             if declared != actual:
                 raise VerifyError(f"the signature has {declared} {what}, the program {actual}")

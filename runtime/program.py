@@ -175,7 +175,7 @@ class Program:
         self._module = module
         layout = self._layout
         local = signature if layout is None else layout.signature(signature)
-        results = tuple(Leaf(result) for result in local.results)
+        results = tuple(Leaf(result) for result in local.computed)
         self._check_plan(local.arguments, results)
         own, shared = cast(Any, variant.weights), cast(Any, parts.weights)  # that nobody writes
         if layout is not None:
@@ -535,11 +535,11 @@ class Program:
         context = self._take_context()
         assert self._device.run_on_device is not None
         gives = [(result.shape, result.dtype) for result in self._results]
-        results = self._device.run_on_device(context, arrays, gives, begin)
+        results = list(self._device.run_on_device(context, arrays, gives, begin))
         self._contexts.append(context)
         if self._pending is not None:
             self._settle()
-        return list(results)
+        return self._signature.settled_on_device(results) if self._signature.measured else results
 
     def prepare(
         self, *inputs: Any, outputs: Sequence[Array] | None = None, **keywords: Any
@@ -554,6 +554,11 @@ class Program:
         """
         if self._sizes is not None:
             return self.of_call(inputs, keywords).prepare(*inputs, outputs=outputs, **keywords)
+        if self._signature.measured:
+            raise UserError(
+                "prepare: the program's data decide sizes of its results, or are checked, so its "
+                "arrays are not bound; call it"
+            )
         if self._buffers:
             raise UserError(
                 "prepare: the program keeps state between calls, so its arrays are not bound; call "
@@ -913,6 +918,8 @@ class Program:
             self._settle()
         if self._aliases.copied:
             self._aliases.fill(inputs, outputs)
+        if self._signature.measured:
+            outputs = self._signature.settled(outputs)
         return outputs, events
 
     def _take_context(self) -> Any:

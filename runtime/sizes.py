@@ -19,7 +19,7 @@ from ..hlo.errors import UserError
 from ..hlo.signature import Signature
 from ..hlo.size_text import parse_dim
 from ..hlo.sizes import SizeConstraint, parse_constraint
-from ..hlo.symbols import Dim, SymbolicDim, bound, symbols_of
+from ..hlo.symbols import Dim, SymbolicDim, bound, substituted, symbols_of
 from ..specs.generated import plan_pb2
 
 if TYPE_CHECKING:
@@ -85,15 +85,23 @@ class OpenSizes:
     def signature_at(self, values: Mapping[str, int]) -> Signature:
         """The signature at these sizes."""
 
+        def stated(dim: Dim) -> int | str:
+            size = substituted(dim, values)
+            return size if isinstance(size, int) else str(size)  # what data decide stays open
+
         def fixed(items: Sequence[Any]) -> tuple[Any, ...]:
             return tuple(
-                replace(item, dims=tuple(bound(d, values) for d in _dims(item.dims)))
-                for item in items
+                replace(item, dims=tuple(stated(d) for d in _dims(item.dims))) for item in items
             )
 
         signature = self.declared
         return replace(
-            signature, arguments=fixed(signature.arguments), results=fixed(signature.results)
+            signature,
+            arguments=fixed(signature.arguments),
+            results=fixed(signature.results),
+            measured=tuple(
+                replace(one, bound=stated(parse_dim(str(one.bound)))) for one in signature.measured
+            ),
         )
 
     def program(self, values: Mapping[str, int], make: Callable[[], Program]) -> Program:

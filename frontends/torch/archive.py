@@ -6,6 +6,7 @@ archive is unpickled or extracted.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -285,7 +286,11 @@ def _graph(said: Json, values: Values) -> Graph:
     known = {*inputs, *(name for node in nodes for name in node.outputs)}
     if not read <= known:
         raise ValueError(f"its graph reads '{min(read - known)}', which nothing defines")
-    return Graph(inputs, tuple(nodes), outputs, types)
+    numbers: dict[str, Dim] = {}
+    for name, size in said.get("sym_int_values", {}).items():
+        with contextlib.suppress(NotAffine):
+            numbers[name] = _size(size, values)
+    return Graph(inputs, tuple(nodes), outputs, types, numbers)
 
 
 def _input_name(argument: Json, at: int) -> str:

@@ -20,6 +20,7 @@ from ...hlo.graph import Region, Value
 from ...hlo.sharding import Mesh
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
+from .data_sizes import DataSizes
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -49,7 +50,7 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`. `ranks`: how many processes run the program together. `meshes`:
+    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the program together. `meshes`:
     those that constraints name.
     """
 
@@ -57,11 +58,13 @@ class Context:
         """`inline`: see `inline_writing`."""
         self.builder = Builder()
         self._inline = inline
+        self._nested = 0  # regions around what is built
         self._writes: list[tuple[Ref, Value]] = []
         self.node = Node("", (), {}, ())
         self.types: tuple[TensorType | None, ...] = ()
         self.used: tuple[bool, ...] = ()
         self.notes: list[str] = []
+        self.data = DataSizes({})
         self.ranks = 0  # that run the program together, 0 while nothing says so
         self.meshes: dict[str, Mesh] = {}
 
@@ -86,6 +89,20 @@ class Context:
         if not isinstance(argument, Ref):
             raise Blocked("changes something in place that is not one tensor")
         self._writes.append((argument, value))
+
+    def check(self, holds: Value, message: str) -> None:
+        """What the data of a call have to satisfy; else it is an error with that message."""
+        if self._nested:
+            self.notes.append(f"inside of a branch or loop this is not checked: {message}")
+        else:
+            place = f"{self.node.origin[0]}: " if self.node.origin else ""
+            self.data.checks.append((holds, f"{place}{message}"))
+
+    def sized(self, count: int) -> list[TensorType] | None:
+        """The declared types of the first results, where an operation on regions decides a size of
+        one; None where all follow from its operands."""
+        types = [self.type_of(n) for n in range(count)]
+        return types if any(self.data.lacks(dim) for t in types for dim in t.dims) else None
 
     def taken_writes(self) -> list[tuple[str, Value]]:
         """What the node changes, by name; asked for once."""
@@ -248,6 +265,20 @@ class Context:
         kept = [axis for axis in range(len(dims)) if axis not in set(axes)]
         return self.builder.broadcast(reduced, dims, kept)
 
+    def open(self, size: Dim) -> Dim:
+        """A size that is a number, or that data decide; blocked otherwise."""
+        return size if self.data.decides(size) else static(size)
+
+    def most(self, size: Dim) -> int:
+        """A number that a size never exceeds; blocked where none is known."""
+        found = self.data.largest(size) if self.data.decides(size) else size
+        return static(size if found is None else found)
+
+    def number(self, size: Dim) -> Value:
+        """A size as an i64 scalar; blocked where only calls decide it, and no argument tells it."""
+        found = self.data.number(self.builder, size)
+        return self.scalar(static(size), I64) if found is None else found
+
     def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> int:
         """Number of elements in `axes`; blocked if it is known only at run time."""
         return math.prod(static(dims[axis]) for axis in axes)
@@ -326,10 +357,12 @@ class Context:
         """Inside, operations are appended to a builder of their own, for a region."""
         outer = self.builder
         self.builder = Builder(outer.origin, outer.check)
+        self._nested += 1
         try:
             yield self.builder
         finally:
             self.builder = outer
+            self._nested -= 1
 
 
 def _untransposed(
@@ -439,6 +472,8 @@ def broadcast_dims(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             known = result[first + position]
             if known == 1:
                 result[first + position] = size
+            elif isinstance(known, SymbolicDim) and isinstance(size, SymbolicDim):
+                continue  # equal, or the call is an error
             elif size not in (1, known):
                 raise Blocked(f"sizes {known} and {size} do not broadcast")
     return tuple(result)

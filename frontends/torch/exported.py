@@ -5,6 +5,7 @@ The only modules of the compiler that import torch stand here; they do so when t
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.sizes import Symbol
+from ...hlo.symbols import Dim
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
@@ -281,6 +283,7 @@ class Reader:
         self.module = graph_module
         self.same: dict[str, str] = {}  # a second getitem of one result -> the first
         self.types: dict[str, TensorType] = {}
+        self.numbers: dict[str, Dim] = {}
         self.graphs: dict[str, Graph | str] = {}
         inputs: list[str] = []
         nodes: list[Node] = []
@@ -297,7 +300,7 @@ class Reader:
                 outputs = tuple(map(self.argument, given if several else (given,)))
             elif not _is_getitem(node):
                 nodes.append(self.call(node))
-        return Graph((*inputs, *self.tensors), tuple(nodes), outputs, self.types)
+        return Graph((*inputs, *self.tensors), tuple(nodes), outputs, self.types, self.numbers)
 
     def attribute(self, node: Any) -> None:
         value = self.module
@@ -317,7 +320,10 @@ class Reader:
             raise UserError(f"the nested graph '{node.target}' holds the tensor '{name}'")
 
     def note(self, name: str, value: Any) -> None:
-        """Remember the type of a named tensor, if it can be said."""
+        """Remember the type of a named tensor, or the size that an integer is, if it can be said."""
+        if type(value).__name__ == "SymInt":
+            with contextlib.suppress(NotAffine):
+                self.numbers[name] = self.size(value)
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             return
         try:

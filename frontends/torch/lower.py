@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from ...hlo.errors import (
     VerifyError,
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
-from ...hlo.signature import Signature, Tree
+from ...hlo.signature import Measured, Signature, Tree
 from ...hlo.sizes import Symbol
 from ...hlo.symbols import SymbolicDim
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from .context import Blocked, Context
+from .data_sizes import DataSizes
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
@@ -67,6 +69,8 @@ class _Lowering:
         self.notes = self.context.notes
         self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
         self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
+        self.context.data = DataSizes(program.symbols)
+        self.context.data.given = frozenset(self.sizes)
 
     # The graph's edge.
 
@@ -83,6 +87,10 @@ class _Lowering:
         types += [program.tensors[bound.target].type for bound in buffers]
         values = self.context.builder.arguments(types)
         given = [*users, *buffers]
+        data = self.context.data
+        for value in values:
+            for axis, dim in enumerate(value.dims):
+                data.inputs.setdefault(repr(dim), (value, axis))
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
         results, written = self.inline_writing(program.graph, inputs)
@@ -104,7 +112,8 @@ class _Lowering:
                     f"the model writes its input '{path}'; a call leaves it as it is, and "
                     "program.stateless(...) gives the new value"
                 )
-        body = _live(self.context.builder.region(values))
+        checks = dict(data.checks)
+        body = _live(data.explicit(self.context.builder.region([*values, *checks])))
         used = {op.attributes["weight"] for op in body.walk() if op.name == "weight"}
         initial = {self.state_name(b): program.tensors[b.target].name for b in buffers}
         for bound in buffers:
@@ -115,8 +124,14 @@ class _Lowering:
             {"main": Function("main", body)},
             name=program.name,
             weights={name: weight for name, weight in self.weights.items() if name in used},
-            signature=self.signature(types, plain, values, list(state), initial),
-            symbols={name: program.symbols.get(name, Symbol()) for name in _symbols(types)},
+            signature=replace(
+                self.signature(types, plain, values, list(state), initial),
+                measured=tuple(Measured(message=message) for message in checks.values()),
+            ),
+            symbols={
+                **{name: program.symbols.get(name, Symbol()) for name in _symbols(types)},
+                **data.symbols(),
+            },
             attributes={"mhlo.num_replicas": self.context.ranks} if self.context.ranks else {},
             meshes=self.context.meshes,
             notes=tuple(dict.fromkeys(self.notes)),
@@ -286,6 +301,7 @@ class _Lowering:
                     results = self.call(node, args, kwargs)
                     for name, value in self.context.taken_writes():
                         self.aliases[-1].assign(name, value, known)
+                self.note_number(node, graph, results)
                 self.check(node, types, results)
                 return results
         except Blocked as error:
@@ -301,6 +317,15 @@ class _Lowering:
                 raise CompilerBug(f"{where} failed: {error!r}") from error
             self.block(node.target, _place(node), "needs a number that is read from a tensor", ITEM)
         return [self.missing(type) for type in types]
+
+    def note_number(self, node: Node, graph: Graph, results: Sequence[Any]) -> None:
+        """A number that is read from a tensor is a size, by the name that the export gives it."""
+        size = graph.numbers.get(node.outputs[0]) if len(node.outputs) == 1 else None
+        if isinstance(size, SymbolicDim) and size.symbols == (name := repr(size),):
+            if name not in self.sizes and isinstance(results[0], Value):
+                value = self.context.builder.convert(results[0], I64)
+                if name not in self.context.data.values:
+                    self.context.data.bind(name, value)
 
     def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """The results of a node's lowering, one per declared output."""
@@ -325,7 +350,7 @@ class _Lowering:
         depends on values.
         """
         for name in _symbols([type for type in types if type is not None]):
-            if name not in self.sizes:
+            if name not in self.sizes and name not in self.context.data.values:
                 raise Blocked("has a size that no input tells", DATA)
         if len(results) != len(node.outputs):
             if any(node.used):

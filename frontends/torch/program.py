@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ...hlo.graph import Origin, Weight
 from ...hlo.signature import Tree
 from ...hlo.sizes import Symbol
+from ...hlo.symbols import Dim
 from ...hlo.types import TensorType
 
 
@@ -42,13 +43,15 @@ class Node:
 class Graph:
     """Nodes in an order in which values are defined before use.
 
-    `types` has the type of every tensor; `outputs` holds Ref, None and Python's scalars.
+    `types` has the type of every tensor; `outputs` holds Ref, None and Python's scalars. `numbers`
+    has the size that a result which is an integer is.
     """
 
     inputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Any, ...]
     types: Mapping[str, TensorType]
+    numbers: Mapping[str, Dim] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Node]:
         """Every node, those of nested graphs too."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
 from ...hlo.signature import StructureError, Tree
 from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim, SymbolicDim
+from ...hlo.symbols import Dim, SymbolicDim, floordiv, maximum, minimum, symbols_of
 from .trees import with_constants
 
 if TYPE_CHECKING:
@@ -32,6 +33,23 @@ _FIXED: dict[str, Callable[..., int]] = {
     "PythonMod": lambda x, y: x % y,
 }
 """What can be computed of sizes only where all symbols are fixed."""
+
+
+_OF_DATA: dict[str, Callable[..., Dim]] = {
+    "FloorDiv": floordiv,
+    "Max": maximum,
+    "Min": minimum,
+    "Mod": lambda x, y: x % y,
+    "Mul": lambda *parts: _folded(parts, lambda x, y: x * y),
+    "PythonMod": lambda x, y: x % y,
+}
+"""What may be computed of sizes that data decide."""
+
+_UNBACKED = re.compile(r"u\d+")  # PyTorch's names of these
+
+
+def _symbols_of(parts: Sequence[Dim]) -> list[str]:
+    return [name for part in parts for name in symbols_of(part)]
 
 
 def parse_size(text: str, values: Values | None = None) -> Dim:
@@ -65,6 +83,8 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
             return _folded(parts, lambda x, y: x * y)
         if name in _FIXED and all(isinstance(part, int) for part in parts):
             return _FIXED[name](*parts)
+        if name in _OF_DATA and all(map(_UNBACKED.fullmatch, _symbols_of(parts))):
+            return _OF_DATA[name](*parts)
     raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")
 
 

@@ -12,6 +12,7 @@ from . import (
     control,
     convolution,
     creation,
+    data_sizes,
     flexible,
     fourier,
     gradients,
@@ -37,7 +38,7 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings,
+    shardings, data_sizes,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {
@@ -58,9 +59,5 @@ REMEDIES: dict[str, str] = {
     "aten.bernoulli": _RANDOM,
     "aten.multinomial": _RANDOM,
     "aten.uniform": _RANDOM,
-    "aten.nonzero": DATA,
-    "aten.masked_select": DATA,
-    "aten.unique": DATA,
-    "aten._unique": DATA,
 }
 """What a user can do about operators that have no lowering, by the start of their name."""

@@ -61,8 +61,12 @@ def cond(
         for builder, results, written in parts
     ]
     types = list(map(unsharded, regions[0].result_types))
+    plain = len(types) - len(changed)
+    types[:plain] = c.sized(plain) or types[:plain]
     found = c.builder.op("if", [chosen], {}, regions, types).results
-    plain = len(found) - len(changed)
+    for number, value in enumerate(found[:plain]):
+        sizes = zip(*(region.result_types[number].dims for region in regions), strict=True)
+        c.data.tell(c.builder, value, [c.data.most(*pair) for pair in sizes])
     for number, value in zip(changed, found[plain:], strict=True):
         c.write(places[number], value)
     return found[:plain]

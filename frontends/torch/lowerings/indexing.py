@@ -27,6 +27,9 @@ def wrapped(c: Context, index: Value, size: Any) -> Value:
     if index.element.kind == "uint":
         return index
     negative = c.builder.compare("LT", index, c.full(0, index.dims, index.element))
+    if c.data.decides(size):
+        whole = c.spread(c.convert(c.number(size), index.element), index.dims)
+        return c("select", negative, c("add", index, whole), index)
     return c("select", negative, c.add(index, static(size)), index)
 
 
@@ -39,7 +42,7 @@ def take(c: Context, value: Value, index: Value, axis: int, wrap: bool = True) -
     return c(
         "gather", value, index, offset_dims=(*before, *after), collapsed_slice_dims=(axis,),
         operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(axis,),
-        index_vector_dim=index.rank, slice_sizes=tuple(map(static, sizes)),
+        index_vector_dim=index.rank, slice_sizes=tuple(map(c.open, sizes)),
         indices_are_sorted=False,
     )  # fmt: skip
 
@@ -118,7 +121,7 @@ def index(c: Context, self: Value, indices: Sequence[Value | None]) -> Value:
     if all(index is None for index in indices):
         return self
     axes, positions, dims, place = _plan(c, self, indices)
-    sizes = [1 if axis in axes else static(size) for axis, size in enumerate(self.dims)]
+    sizes = [1 if axis in axes else c.open(size) for axis, size in enumerate(self.dims)]
     kept = self.rank - len(axes)
     offsets = (*range(place), *range(place + len(dims), kept + len(dims)))
     single = len(axes) == 1

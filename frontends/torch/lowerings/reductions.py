@@ -139,7 +139,7 @@ def argument_of(largest: bool) -> Callable[..., Value]:
         if not self.rank:
             return c.full(0, (), I64)
         if dim is None:
-            flat = c.builder.reshape(self, (math.prod(map(static, self.dims)),))
+            flat = c.builder.reshape(self, (math.prod(map(c.open, self.dims)),))
             place = extreme_place(c, flat, 0, largest)[1]
             return c.builder.reshape(place, c.dims)
         axis = axis_of(dim, self.rank)
@@ -293,7 +293,7 @@ def running(body: str) -> Callable[..., Value]:
 
 def running_of(c: Context, body: str, x: Value, axis: int) -> Value:
     neutral = identity(body, x.element)
-    size, distance = static(x.dims[axis]), 1
+    size, distance = c.most(x.dims[axis]), 1
     while distance < size:
         pads = [(0, 0, 0)] * x.rank
         pads[axis] = (distance, -distance, 0)
