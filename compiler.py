@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
     from .optimizer.passes.connect import Judged
-    from .optimizer.size_ranges import Range
+    from .optimizer.size_ranges import Choice, Range
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
     from .runtime.bundle import Parts
@@ -299,17 +299,24 @@ def _compiled(
             return _packed(entries, backend, options, say, simulate, ledger)
 
     lowered: dict[str, Lowered] = {}
+    ranges: dict[str, Sequence[Range]] = {}  # of sizes, with plans of their own
     alike: dict[str, str] = {}  # how weights lie that several entries read
     for name in hardest_first(modules):
         module = watched.modules[name]
-        lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
-        alike = {**packings(lowered[name].fused), **alike}
+        one = _lowered(module, backend, options, say, ledger, alike, pack)
+        ranges[name], hints = (), None if one.decisions is None else one.decisions.hints
+        if hints is not None:
+            choice = _choice(module, one, backend, options, alike)
+            ranges[name] = choice.ranges
+            if choice.hints != hints:
+                one = _lowered(module, backend, options, say, ledger, alike, pack, choice.hints)
+        lowered[name] = one
+        alike = {**packings(one.fused), **alike}
     hot = _hot_ranges(lowered, options)
     for name, one in lowered.items():
-        found = [*hot.get(name, ()), *_ranges(watched.modules[name], one, backend, options, alike)]
         others = tuple(
             _in_range(watched.modules[name], each, backend, options, say, ledger, alike, pack)
-            for each in found
+            for each in (*hot.get(name, ()), *ranges[name])
         )
         lowered[name] = one._replace(others=others)
     depends_on_data = watched.asked
@@ -375,15 +382,17 @@ def _lowered(
     return Lowered(simple, fused, notes)
 
 
-def _ranges(
+def _choice(
     module: Module, lowered: Lowered, backend: Backend, options: Options, alike: Mapping[str, str]
-) -> Sequence[Range]:
-    """The ranges of sizes that get plans of their own, since they are predicted to be faster."""
-    decisions = lowered.decisions
-    if decisions is None or backend.model is None:
-        return ()
+) -> Choice:
+    """For which sizes plans are made, as is predicted to be fastest."""
     from .optimizer.licence import Ledger
-    from .optimizer.size_ranges import ranges
+    from .optimizer.size_ranges import Choice, choose
+
+    decisions = lowered.decisions
+    assert decisions is not None
+    if backend.model is None:
+        return Choice(decisions.hints)
 
     def judged(hints: Mapping[str, int]) -> Sequence[Judged]:
         made = _lowered(
@@ -391,7 +400,7 @@ def _ranges(
         )
         return made.judged
 
-    return ranges(decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged)
+    return choose(decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged)
 
 
 def _never_packed(entries: Mapping[str, Lowered]) -> Made:

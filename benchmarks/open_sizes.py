@@ -45,7 +45,7 @@ class Attention(torch.nn.Module):
             one(x).reshape(b, t, self.heads, 64).transpose(1, 2) for one in self.inner[:3]
         )
         attend = torch.nn.functional.scaled_dot_product_attention
-        z = attend(q, k, v, is_causal=True) if self.causal else attend(q, k, v, attn_mask=mask)
+        z = attend(q, k, v, attn_mask=mask, is_causal=self.causal)
         return self.inner[3](z.transpose(1, 2).reshape(b, t, width))
 
 
@@ -111,9 +111,8 @@ class Vit(torch.nn.Module):
 
     def forward(self, patches: Any) -> Any:
         x = self.patches(patches) + self.places(torch.arange(patches.shape[1]))
-        mask = x.new_zeros(())
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, None)
         return self.head(self.norm(x).mean(1))
 
 

@@ -361,6 +361,8 @@ class Planner:
             if reads[0] is writes[0]:
                 time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
+        if isinstance(facts.tiles, SymbolicDim):  # the runtime judges it at each size
+            parallel = facts.parallel
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
         run.operands = len(reads)

@@ -63,26 +63,37 @@ class Range(NamedTuple):
         )
 
 
-def ranges(
+class Choice(NamedTuple):
+    """What plans are made for: the hints of the one for all sizes, and ranges, the first to be
+    tried first."""
+
+    hints: Hints
+    ranges: tuple[Range, ...] = ()
+
+
+def choose(
     assumptions: Assumptions,
     hints: Hints,
     judged: Sequence[Judged],
     machine: Machine,
     lower: Callable[[Hints], Sequence[Judged]],
-) -> list[Range]:
-    """The ranges worth plans of their own, the first to be tried first. judged: the kernels of the
-    plan for all sizes, made for `hints`; lower: the kernels that are made for other ones."""
-    tried = list(_tried(assumptions, hints))
-    if not judged or not tried:
-        return []
+) -> Choice:
+    """Which plans are worth being made. judged: the kernels of the plan for all sizes, made for
+    `hints`; lower: the kernels that are made for other ones."""
+    tried = [hints, *_tried(assumptions, hints)]
+    if not judged or len(tried) == 1:
+        return Choice(hints)
     sample = list(_sample(assumptions))
     predict = _Predictor(assumptions, machine, sample)
-    current = predict(judged)
-    plans = [predict(lower(one)) for one in tried]
+    plans = [predict(judged), *(predict(lower(one)) for one in tried[1:])]
+    gains = [float(np.log(plans[0] / times).mean()) for times in plans]
+    general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
+    current = plans[general]
+    boxes = list(_boxes(assumptions, sample))
     found: list[Range] = []
     while len(found) < MOST_RANGES:
         best: tuple[float, Array, Range, int] | None = None
-        for bounds, inside in _boxes(assumptions, sample):
+        for bounds, inside in boxes:
             for number, times in enumerate(plans):
                 if not all(low <= tried[number][n] <= high for n, (low, high) in bounds.items()):
                     continue
@@ -95,7 +106,7 @@ def ranges(
             break
         found.insert(0, best[2])
         current = np.where(best[1], plans[best[3]], current)
-    return found
+    return Choice(tried[general], tuple(found))
 
 
 class _Predictor:

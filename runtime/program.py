@@ -919,7 +919,7 @@ class Program:
         become outputs. `keeps`: so does state alone. `begin`: as for `advance`."""
         context = self._take_context()
         outputs = [aligned(*result) for result in self._gives]
-        first = len(self._leaves) - self._buffers
+        first = len(self._accepts) - self._buffers
         if self._aliases.donated:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:

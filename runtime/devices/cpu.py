@@ -27,6 +27,7 @@ from .libraries import address_of
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
 from .processors import this_processor
+from .work import OpenWork, too_small
 from .workers import Pool, pool_of
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ _addressof = ctypes.addressof
 _STEP_WORDS = 8
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-
-# A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
-_FLOPS_PER_US, _BYTES_PER_US = 40e3, 8e3
-_DISPATCH_US, _BARRIER_US = 40.0, 0.5
-_LOOP_TRIPS = 64  # what a loop of unknown length counts for
 
 
 class Event(NamedTuple):
@@ -108,7 +104,12 @@ def workers_of(plan: plan_pb2.Plan, threads: int | None = None) -> int:
     if threads is not None and (not isinstance(threads, Integral) or threads < 1):
         raise UserError(f"threads must be at least 1, not {threads!r}")
     most = threads if threads is not None else default_threads()
-    return 1 if most > 1 and _too_small(plan) else most
+    return 1 if most > 1 and not is_open(plan) and too_small(plan) else most
+
+
+def is_open(plan: plan_pb2.Plan) -> bool:
+    """Whether calls decide sizes of the plan."""
+    return bool(plan.formulas)
 
 
 class CpuVariant:
@@ -260,6 +261,7 @@ class CpuVariant:
         self.arena_slots = np.array(arena_slots, np.int64)
         self.patches = np.array(patches or [(0, 0, 0)], np.int64)
         self.patch_count = len(patches)
+        self._work = OpenWork(plan) if is_open(plan) else None
         self._table_slots, self._table_places = np.array(self._tables, np.int64).reshape(-1, 2).T
         self._point_to_sizes()
 
@@ -277,11 +279,17 @@ class CpuVariant:
         made.__dict__.update(self.__dict__)
         made.sizes = sizes
         made.slots = self.slots.copy()
-        made.slots[self.arena_slots] = [offsets[number] for number in self._arena_buffers]
+        if self._arena_buffers:
+            made.slots[self.arena_slots] = [offsets[number] for number in self._arena_buffers]
         made._point_to_sizes()
-        made.steps = self.steps.copy()
+        made.steps = steps = self.steps.copy()
         for row, number in self._tiles:
-            made.steps[row, 4] = sizes[number]
+            steps[row, 4] = sizes[number]
+        if self._work is not None and self.threads > 1:
+            short, too_small = self._work.at(sizes)
+            made.threads = 1 if too_small else self.threads
+            if short:
+                steps[short, 5] = 0
         made.arena_bytes = -(-arena_bytes // PAGE) * PAGE
         if made.arena_bytes > self.arena_bytes:
             raise malformed("calls of some sizes need more memory than those of the largest")
@@ -538,19 +546,3 @@ def _profiled(context: CpuContext) -> list[Event]:
             name = plan.kernels[plan.steps[step].run.kernel].name
             events.append(Event(step, name, worker, (start - first) / ticks_per_us, duration))
     return sorted(events, key=lambda event: event.begin)
-
-
-def _too_small(plan: plan_pb2.Plan) -> bool:
-    """Whether waking workers costs more than they save."""
-    weights = np.ones(len(plan.steps))
-    for index, step in enumerate(plan.steps):
-        if step.WhichOneof("action") == "jump" and step.jump.target <= index:
-            weights[step.jump.target : index + 1] *= _LOOP_TRIPS
-    saved = lost = 0.0
-    for weight, step in zip(weights, plan.steps, strict=True):
-        if step.WhichOneof("action") == "run":
-            run_ = step.run
-            work = max(run_.flops / _FLOPS_PER_US, run_.bytes / _BYTES_PER_US)
-            saved += weight * work / 2 if run_.parallel and run_.tiles > 1 else 0.0
-            lost += weight * _BARRIER_US * run_.wait
-    return saved < lost + _DISPATCH_US
