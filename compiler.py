@@ -11,17 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .hlo.errors import MemoryLimitError, UserError
+from .hlo.errors import CompilerBug, MemoryLimitError, UserError
 from .hlo.graph import Module, Op, Weight, signature_of
 from .hlo.verify import require_proven_sizes, verify
-from .options import Options
+from .options import Options, hot_text
 from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
     from .hlo.deciding import Decisions
+    from .hlo.sizes import SizeConstraint
     from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
+    from .optimizer.passes.connect import Judged
+    from .optimizer.size_ranges import Choice, Range
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
     from .runtime.bundle import Parts
@@ -93,6 +96,7 @@ def compile(  # noqa: A001 - the public name of the API
     shardings: Mapping[str, Iterable[Any]] | str | None = None,
     state: Mapping[str, Any] | None = None,
     sizes: Mapping[str, Stated] | None = None,
+    hot: Iterable[Mapping[str, int]] = (),
     **keywords: Any,
 ) -> Program:
     """A program for `target` from any source.
@@ -118,6 +122,8 @@ def compile(  # noqa: A001 - the public name of the API
     sizes: what the open sizes of the source are: {"batch": (1, 64), "seq": range(16, 513, 16)}
         narrows them, a number fixes one, a name gives it another name. A key is a symbol of the
         source ("batch") or a dimension of an argument ("tokens.0").
+    hot: sizes that calls often have, ({"batch": 1, "seq": 128}, ...), by the names of the program's
+        open sizes: code for just these is in the bundle as well (`Options.hot`).
 
     A program that was compiled before comes from the cache (`Options.cache`) and makes its packed
     weights at the first call or when it is saved: until then, as in any program those that are not
@@ -129,6 +135,8 @@ def compile(  # noqa: A001 - the public name of the API
         raise UserError("shardings: need mesh={'data': 2, ...}, the axes on which they lie")
     first, *others = _targets(target)
     options = options or Options()
+    if hot := tuple(hot):
+        options = replace(options, hot=(*options.hot, *map(hot_text, hot)))
     say = progress or (lambda stage: None)
     tuner = tuner_for(source, options)
     if mesh is not None:
@@ -238,7 +246,9 @@ class Lowered(NamedTuple):
     fused: Module
     own_notes: Sequence[str] = ()
     decisions: Decisions | None = None  # about sizes that calls decide
-    others: tuple[Lowered, ...] = ()  # for calls that the guards of these leave out
+    others: tuple[Lowered, ...] = ()  # for calls that guards leave out, and for those of ranges
+    conditions: tuple[SizeConstraint, ...] = ()  # of a range, whose plan is tried before this one
+    judged: tuple[Judged, ...] = ()  # what predicts its time at other sizes
 
 
 def compile_entries(
@@ -288,11 +298,26 @@ def _compiled(
             return _packed(entries, backend, options, say, simulate, ledger)
 
     lowered: dict[str, Lowered] = {}
+    ranges: dict[str, Sequence[Range]] = {}  # of sizes, with plans of their own
     alike: dict[str, str] = {}  # how weights lie that several entries read
     for name in hardest_first(modules):
         module = watched.modules[name]
-        lowered[name] = _lowered(module, backend, options, say, ledger, alike, pack)
-        alike = {**packings(lowered[name].fused), **alike}
+        one = _lowered(module, backend, options, say, ledger, alike, pack)
+        ranges[name], hints = (), None if one.decisions is None else one.decisions.hints
+        if hints is not None:
+            choice = _choice(module, one, backend, options, alike)
+            ranges[name] = choice.ranges
+            if choice.hints != hints:
+                one = _lowered(module, backend, options, say, ledger, alike, pack, choice.hints)
+        lowered[name] = one
+        alike = {**packings(one.fused), **alike}
+    hot = _hot_ranges(lowered, options)
+    for name, one in lowered.items():
+        others = tuple(
+            _in_range(watched.modules[name], each, backend, options, say, ledger, alike, pack)
+            for each in (*hot.get(name, ()), *ranges[name])
+        )
+        lowered[name] = one._replace(others=others)
     depends_on_data = watched.asked
     made = pack({name: lowered[name] for name in modules})
     while (left := _left_out(lowered)) is not None:
@@ -323,6 +348,7 @@ def _lowered(
     from .hlo.specialize import with_inferred_sizes
     from .optimizer.coverage import decisions_about, is_open
     from .optimizer.licence import Ledger
+    from .optimizer.passes.connect import Connect
     from .optimizer.pipeline import blamed_on, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
@@ -337,7 +363,9 @@ def _lowered(
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
     if limit is None or decisions is not None:
-        return Lowered(simple, fused, (), decisions)
+        connect = next((one for one in passes.lower if isinstance(one, Connect)), None)
+        judged = () if connect is None else tuple(connect.judged.values())
+        return Lowered(simple, fused, (), decisions, judged=judged)
 
     def tried(fused: Module, notes: Sequence[str]) -> int:
         made = pack({MAIN: Lowered(simple, fused, notes)})
@@ -353,6 +381,76 @@ def _lowered(
     return Lowered(simple, fused, notes)
 
 
+def _choice(
+    module: Module, lowered: Lowered, backend: Backend, options: Options, alike: Mapping[str, str]
+) -> Choice:
+    """For which sizes plans are made, as is predicted to be fastest."""
+    from .optimizer.licence import Ledger
+    from .optimizer.size_ranges import Choice, choose
+
+    decisions = lowered.decisions
+    assert decisions is not None
+    if backend.model is None:
+        return Choice(decisions.hints)
+
+    def judged(hints: Mapping[str, int]) -> Sequence[Judged]:
+        made = _lowered(
+            module, backend, options, lambda stage: None, Ledger(), alike, _never_packed, hints
+        )
+        return made.judged
+
+    return choose(decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged)
+
+
+def _never_packed(entries: Mapping[str, Lowered]) -> Made:
+    raise CompilerBug("a program whose sizes calls decide is not made to fit a limit")
+
+
+def _hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, list[Range]]:
+    """The sizes that a user has asked code for, by entry point; UserError where none has them."""
+    from .optimizer.size_ranges import Range
+
+    found: dict[str, list[Range]] = {}
+    for text, sizes in options.hot_sizes.items():
+        known: dict[str, None] = {}
+        used = False
+        for name, one in lowered.items():
+            symbols = {} if one.decisions is None else one.decisions.assumptions.symbols
+            known.update(dict.fromkeys(symbols))
+            if not sizes.keys() <= symbols.keys():
+                continue
+            for size, value in sizes.items():
+                if not symbols[size].admits(value):
+                    raise UserError(f"hot: {size} = {value}, but it must be {symbols[size]}")
+            found.setdefault(name, []).append(Range({n: (v, v) for n, v in sizes.items()}))
+            used = True
+        if not used:
+            raise UserError(
+                f"hot: no entry point has all the sizes of {text}; open sizes are "
+                f"{', '.join(known) or 'none'}"
+            )
+    return found
+
+
+def _in_range(
+    module: Module,
+    range: Range,  # noqa: A002 - the word for it
+    backend: Backend,
+    options: Options,
+    say: Progress,
+    ledger: Ledger,
+    alike: Mapping[str, str],
+    pack: Callable[[Mapping[str, Lowered]], Made],
+) -> Lowered:
+    """An entry point for calls of a range of sizes alone."""
+    from .hlo.specialize import with_inferred_sizes
+    from .hlo.stated_sizes import with_stated_sizes
+
+    module = with_stated_sizes(with_inferred_sizes(module), dict(range.bounds))
+    made = _lowered(module, backend, options, say, ledger, alike, pack, range.hints)
+    return made._replace(own_notes=(str(range),), conditions=range.conditions)
+
+
 def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | None:
     """An entry point, and sizes that its code is not for; None where there are none. UserError
     where that is so of too many."""
@@ -361,7 +459,7 @@ def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] |
     for name, one in lowered.items():
         if one.decisions is None:
             continue
-        every = [one.decisions, *(other.decisions for other in one.others)]
+        every = [one.decisions, *(o.decisions for o in one.others if not o.conditions)]
         call = uncovered(one.decisions.assumptions, [d.guards for d in every if d is not None])
         if call is not None and len(every) >= MOST_PLANS:
             guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
@@ -468,6 +566,8 @@ def _packed(
     }
     if len(entries) > 1:
         fused, stored = with_equal_weights(fused, stored)
+    # A bundle has one program of each entry point; what only other plans read is the variant's.
+    stored = {name: one for name, one in stored.items() if "/" not in name}
     of_kernels, of_bundle = all_weights(fused), all_weights(stored)
     functions = [one for module in fused.values() for one in module.functions.values()]
     read_by_kernels = [of_kernels[name] for name in sorted(used_weights(functions))]
@@ -491,16 +591,15 @@ def _packed(
             for name, one in entries.items()
         }
         built, image = backend.build([(steps[name], notes[name]) for name in entries])
-    plans = dict(zip(entries, built, strict=True))
-    for name in entries:
-        first = name.partition("/")[0]
-        if name != first:
-            plans[first].others.append(plans.pop(name))
-            stored.pop(name)
-    for name, plan in plans.items():
+    tried: dict[str, tuple[list[Any], list[Any]]] = {}  # plans of ranges, and those behind them
+    for (name, one), plan in zip(entries.items(), built, strict=True):
         if options.strict:
             _refuse_notes(plan)
-        plan.notes.extend(entries[name].own_notes)
+        plan.notes.extend(one.own_notes)
+        for condition in one.conditions:
+            plan.guards.add(text=str(condition), origin=condition.origin)
+        tried.setdefault(name.partition("/")[0], ([], []))[not one.conditions].append(plan)
+    plans = {name: _in_turn([*before, *behind]) for name, (before, behind) in tried.items()}
     cubins = backend.assemble(image) if backend.assemble is not None else {}
     say("package")
     own: dict[str, Weight] = {}
@@ -539,8 +638,20 @@ def _packed(
     return Made(program, weights_by_name(*stored.values()), own)
 
 
+def _in_turn(plans: Sequence[Any]) -> Any:
+    """One message of an entry point's plans, which are tried in this order."""
+    first, *others = plans
+    if others:
+        first.format_version = max(plan.format_version for plan in plans)
+        needed = sorted({feature for plan in plans for feature in plan.features})
+        del first.features[:]
+        first.features.extend(needed)
+        first.others.extend(others)
+    return first
+
+
 def _with_others(entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
-    """The entry points, and NAME/1, NAME/2 for calls that the first plan of NAME is not for."""
+    """The entry points, and NAME/1, NAME/2 for calls of ranges and those that guards leave out."""
     found = dict(entries)
     for name, one in entries.items():
         found |= {f"{name}/{n}": other for n, other in enumerate(one.others, 1)}
@@ -586,7 +697,7 @@ def add_variant(
     compiled from the modules of its entry points; code that is there already is made anew. Without
     options, the numerics are those of the first compilation. Choices that were measured for the
     program are taken again."""
-    from .runtime.parts import copied_parts, same_bytes
+    from .runtime.parts import copied_parts, same_bytes, weights_named
 
     options = options or options_of(parts)
     say = progress or (lambda stage: None)
@@ -601,9 +712,8 @@ def add_variant(
     made = compile_entries(lambda: modules, target, options, say, tuner).program
     variant = made.parts.variants[made.target]
     given = {**made.parts.weights, **variant.weights}
-    plans = [made.entry(name).plan for name in made.entries]
     own = {}
-    for name in sorted({b.weight for plan in plans for b in plan.buffers if b.weight}):
+    for name in sorted(weights_named(p for one in made.entries for p in made.entry(one).plans)):
         array, stored = given[name], parts.weights.get(name)
         if stored is None or not same_bytes(stored, array):
             own[name] = array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from numbers import Integral, Real
@@ -52,6 +52,8 @@ class Options:
     locked: never time anything; together with `measure` an error.
     disable: names of passes to leave out, for finding faults.
     strict: turn notes about copies and slow paths into errors.
+    hot: sizes that calls often have, such as ("batch=1,seq=128",): a program whose sizes calls
+        decide has code for just these as well, with what is known of numbers.
     """
 
     numerics: str = "reassociates"
@@ -71,6 +73,7 @@ class Options:
     locked: bool = False
     disable: tuple[str, ...] = ()
     strict: bool = False
+    hot: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -91,11 +94,34 @@ class Options:
         for name in ("measure", "fold_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must be at least 0: {getattr(self, name)}")
+        _ = self.hot_sizes
 
     @property
     def memory_limit(self) -> int | None:
         """`max_memory` in bytes."""
         return None if self.max_memory is None else bytes_of(self.max_memory)
+
+
+    @property
+    def hot_sizes(self) -> dict[str, dict[str, int]]:
+        """The sizes that each text of `hot` states."""
+        found: dict[str, dict[str, int]] = {}
+        for text in self.hot:
+            pairs = _HOT.findall(text)
+            if ",".join(f"{name}={value}" for name, value in pairs) != text.replace(" ", ""):
+                raise OptionError(f"hot: write sizes as batch=1,seq=128, not {text!r}")
+            found[text] = {name: int(value) for name, value in pairs}
+        return found
+
+
+_HOT = re.compile(r"([A-Za-z_]\w*) *= *(\d+)", re.ASCII)
+
+
+def hot_text(sizes: Mapping[str, int]) -> str:
+    """{"batch": 1, "seq": 128} as `Options.hot` has it."""
+    if not isinstance(sizes, Mapping) or not all(_is(value, "int") for value in sizes.values()):
+        raise OptionError(f"hot: a dict such as {{'batch': 1, 'seq': 128}}, not {sizes!r}")
+    return ",".join(f"{name}={int(value)}" for name, value in sizes.items())
 
 
 class OptionError(UserError, ValueError):

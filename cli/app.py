@@ -215,6 +215,15 @@ def compile_command(
             "repeated.",
         ),
     ] = None,
+    hot: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hot",
+            metavar="NAME=N,...",
+            help="Sizes that calls often have, such as batch=1,seq=128: code for just these is in "
+            "the bundle as well. May be repeated.",
+        ),
+    ] = None,
     checks: Annotated[
         int,
         typer.Option(
@@ -258,7 +267,7 @@ def compile_command(
     lying = mesh, shard or []
     compile_source(
         source, output, targets or ["cpu"], settings, checks, as_json, lying, entries or [],
-        state or [], size or [],
+        state or [], size or [], hot or [],
     )  # fmt: skip
 
 

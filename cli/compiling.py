@@ -32,10 +32,11 @@ def compile_source(
     entries: Sequence[str] = (),
     state: Sequence[str] = (),
     sizes: Sequence[str] = (),
+    hot: Sequence[str] = (),
 ) -> None:
     """Import, compile, write the bundle; stages and their times are shown on stderr.
 
-    sizes: what open sizes are, as `--size` says it.
+    sizes: what open sizes are, as `--size` says it. hot: sizes that get code of their own.
     lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
     entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
@@ -44,6 +45,7 @@ def compile_source(
 
     options = read_options(settings)
     options = options if source is None else _with_tuning(options, source)
+    options = replace(options, hot=(*options.hot, *hot))
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
     stated = read_stated_sizes(sizes)

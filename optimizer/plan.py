@@ -98,6 +98,7 @@ class Planner:
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
         self.lent: Mapping[Buffer, Lent] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
+        self.apart: dict[Buffer, set[Buffer]] = {}  # that must not overlap, though at other times
         self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
         self.on_gpu = target.partition(":")[0] == "nvidia"
@@ -252,15 +253,22 @@ class Planner:
         return placement
 
     def above(self) -> None:
-        """Which buffers lie above which: those that live together keep their order at all sizes."""
+        """Which buffers lie above which: those that live together, or that steps touch which do not
+        wait for each other, keep their order at all sizes. What follows from others is left out."""
         placed = sorted(self.offsets, key=lambda b: self.offsets[b])
+        below = [0] * len(placed)  # all that a buffer lies above, as bits
         for number, buffer in enumerate(placed):
             first, last = self.ranges[buffer]
             message = self.plan.buffers[self.number(buffer)]
-            for other in placed[:number]:
+            for place in range(number - 1, -1, -1):
+                other = placed[place]
                 begin, end = self.ranges[other]
-                if begin <= last and first <= end:
+                together = begin <= last and first <= end
+                if below[number] >> place & 1:
+                    continue
+                if together or other in self.apart.get(buffer, ()):
                     message.above.append(self.number(other))
+                    below[number] |= below[place] | 1 << place
 
     def staged(self) -> dict[int, int]:
         """Of each exchange of GPUs the bytes that the process needs for messages which needs most;
@@ -334,6 +342,7 @@ class Planner:
                 if number in self.scratch:
                     message.run.scratch.CopyFrom(self.argument(self.scratch[number]))
                     self.require(WITH_SCRATCH)
+        self.apart = hazards.apart
 
     def kernel_step(self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards) -> None:
         if isinstance(step, RunStep):
@@ -352,6 +361,8 @@ class Planner:
             if reads[0] is writes[0]:
                 time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
         parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
+        if isinstance(facts.tiles, SymbolicDim):  # the runtime judges it at each size
+            parallel = facts.parallel
         run.kernel = entry.index
         run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
         run.operands = len(reads)
@@ -362,7 +373,7 @@ class Planner:
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, writes) or self.schedule.decisions is not None
+        run.wait = hazards.step(reads, writes)
 
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:
@@ -418,14 +429,24 @@ class Planner:
         )
 
 
+class _Touched(NamedTuple):
+    """A buffer that a step reads or writes, and where it lies: what it is a part of, bytes."""
+
+    buffer: Buffer
+    span: tuple[object, int, int]
+    write: bool
+
+
 class _Hazards:
     """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
-    may run any step, so that holds between steps that one worker runs alone as well."""
+    may run any step, so that holds between steps that one worker runs alone as well. `apart`: arena
+    buffers that are not waited for only because they do not overlap."""
 
     def __init__(self, offsets: dict[Buffer, int], lent: Mapping[Buffer, Lent]) -> None:
         self.offsets, self.lent = offsets, lent
-        self.pending: list[tuple[tuple[object, int, int], bool]] = []
+        self.pending: list[_Touched] = []
         self.forced = False
+        self.apart: dict[Buffer, set[Buffer]] = {}
 
     def unknown(self) -> None:
         """Control may come from elsewhere: the next step waits."""
@@ -433,14 +454,17 @@ class _Hazards:
 
     def step(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> bool:
         """Record a step; whether it has to wait."""
-        touched = [(self.span(b), False) for b in reads] + [(self.span(b), True) for b in writes]
-        wait = self.forced or any(
-            (write or other_write) and _overlap(span, other)
-            for span, write in touched
-            for other, other_write in self.pending
-        )
+        touched = [_Touched(b, self.span(b), False) for b in reads]
+        touched += [_Touched(b, self.span(b), True) for b in writes]
+        pairs = [(a, b) for a in touched for b in self.pending if a.write or b.write]
+        wait = self.forced or any(_overlap(one.span, other.span) for one, other in pairs)
         if wait:
             self.pending, self.forced = [], False
+        else:
+            for one, other in pairs:
+                if one.span[0] == other.span[0] == "arena":
+                    self.apart.setdefault(one.buffer, set()).add(other.buffer)
+                    self.apart.setdefault(other.buffer, set()).add(one.buffer)
         self.pending += touched
         return wait
 

@@ -93,9 +93,14 @@ def module_weights(*modules: Module) -> dict[str, Array]:
     return {name: weight.array for name, weight in weights_by_name(*modules).items()}
 
 
+def weights_named(plans: Iterable[plan_pb2.Plan]) -> set[str]:
+    """The names of the weights that plans read."""
+    return {b.weight for plan in plans for b in plan.buffers if b.weight}
+
+
 def used_weights(plans: Iterable[plan_pb2.Plan], weights: Mapping[str, Array]) -> dict[str, Array]:
     """The plans' weights, C-contiguous as kernels read them."""
-    names = {b.weight for plan in plans for b in plan.buffers if b.weight in weights}
+    names = weights_named(plans) & weights.keys()
     return {
         name: weights[name]
         if weights[name].flags.c_contiguous

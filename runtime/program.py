@@ -105,8 +105,6 @@ class Program:
         comm_timeout: float | None = None,
         entry: str | None = None,
         loaded: Loaded | None = None,
-        sizes: OpenSizes | None = None,
-        call: Mapping[str, int] | None = None,
     ) -> None:
         """A program of these parts; users call `girih.compile` or `girih.load`.
 
@@ -115,8 +113,6 @@ class Program:
         this target was chosen. `opened`: False leaves the device, which takes all weights, to the
         first use. `comm_timeout`: as for `girih.load`. `entry`: the entry point that a call runs,
         whose `plan` and `module` are given. `loaded`: what it shares with other entry points.
-        `call`: the sizes of one call, of a program whose calls decide them, and which `sizes`
-        describes.
         """
         self._parts = parts
         self._target = target = devices.choose_target(parts.variants, target)
@@ -133,7 +129,7 @@ class Program:
         self._loaded = Loaded() if loaded is None else loaded
         self._sizes: OpenSizes | None = None
         if entry is not None:
-            self._bind(entry, module, plan, sizes, call)
+            self._bind(entry, module, plan)
         programs = self._loaded.programs
         if loaded is None:
             for name in names if len(names) > 1 else ():
@@ -153,24 +149,20 @@ class Program:
         entry: str,
         module: Made | None,
         plan: plan_pb2.Plan | None,
-        sizes: OpenSizes | None,
-        call: Mapping[str, int] | None,
     ) -> None:
         """Take this entry point for what a call runs. Where calls decide sizes, the program is that
-        of the largest ones, or of one call's."""
+        of the largest ones."""
         parts = self._parts
         variant = parts.variants[self._target]
-        if plan is None and sizes is None:
+        if plan is None:
             plan = parse_plan(variant, entry=entry)
         signature = parts.signatures[entry]
-        self._formulas: tuple[int, ...] = ()
-        if plan is not None and is_open(signature):
+        if is_open(signature):
             self._sizes = sizes = OpenSizes(plan, signature, "the program")
-        if sizes is not None:
-            found = sizes.at_largest() if call is None else sizes.at(call)
-            plan, self._formulas = found
-            signature = sizes.signature_at(sizes.largest if call is None else call)
-        assert plan is not None
+            self._number = sizes.number_at_largest
+            plan = sizes.message(sizes.largest_of(self._number))
+            signature = sizes.signature_at(sizes.largest)
+            self._of_plans: dict[int, devices.Device] = {}
         self._plan, self._signature = plan, signature
         self._module = module
         layout = self._layout
@@ -227,17 +219,38 @@ class Program:
             if "_device" not in self.__dict__:
                 variant = self._parts.variants[self._target]
                 if loaded.weights is None:
-                    plans = [one.plan for one in loaded.programs.values()] or [self._plan]
+                    programs = loaded.programs.values() or (self,)
+                    plans = (plan for one in programs for plan in one.plans)
                     loaded.weights = used_weights(plans, self._weights)
+                known = self._sizes
+                formulas = () if known is None else known.largest_of(self._number).formulas
                 device = devices.open_device(
                     self._plan, variant.image, loaded.weights, cubins=variant.cubins,
                     driver=self._driver, facts=_facts(self._parts), shared=loaded.on_device,
-                    sizes=self._formulas, **self._workers,
+                    sizes=formulas, beside=() if known is None else known.plans, **self._workers,
                 )  # fmt: skip
                 if device.has_memory:  # it copies results out of whatever they lie in
                     self._aliases = Aliases((), (), ())
                 self._device = device
             return self._device
+
+    def _device_of(self, number: int) -> devices.Device:
+        """One of the plans, at its largest sizes, where calls decide them."""
+        opened, known = self._opened(), self._sizes
+        assert known is not None
+        if number == self._number:
+            return opened
+        found = self._of_plans.get(number)
+        if found is None:
+            with self._loaded.opening:
+                sized = known.largest_of(number)
+                found = self._of_plans[number] = devices.open_device(
+                    known.message(sized), self._parts.variants[self._target].image,
+                    self._loaded.weights or {}, driver=self._driver, facts=_facts(self._parts),
+                    shared=self._loaded.on_device, sizes=sized.formulas, beside=known.plans,
+                    **self._workers,
+                )  # fmt: skip
+        return found
 
     def _opened(self) -> devices.Device:
         return self.__dict__.get("_device") or self._open()
@@ -317,14 +330,24 @@ class Program:
 
     def of_call(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
         """The program at the sizes of these inputs; itself where no call decides any."""
-        if self._sizes is None:
+        known = self._sizes
+        if known is None:
             return self
-        values = [
-            *self._values(inputs, keywords),
-            *self._defaults[len(self._leaves) - self._buffers :],
-        ]
-        given = zip(values, self._defaults, strict=True)
-        return self.at(**self._sizes.of_call([_shape(d if v is None else v) for v, d in given]))
+        values: Sequence[Any] = inputs
+        if not self._quick or keywords or len(inputs) != len(self._accepts):
+            values = [
+                *self._values(inputs, keywords),
+                *self._defaults[len(self._accepts) - self._buffers :],
+            ]
+            values = [d if v is None else v for v, d in zip(values, self._defaults, strict=True)]
+        shapes = tuple(map(_shape, values))
+        return known.known(shapes) or self._of_shapes(known, shapes)
+
+    def _of_shapes(self, known: OpenSizes, shapes: tuple[tuple[int, ...], ...]) -> Program:
+        """The program of a call whose arguments have these shapes."""
+        sizes = known.of_call(shapes)
+        values = {name: sizes[name] for name in known.symbols}
+        return known.program(values, lambda: self._at(known, values), shapes)
 
     def at(self, **sizes: int) -> Program:
         """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
@@ -337,16 +360,19 @@ class Program:
         if sizes.keys() != known.symbols.keys():
             raise UserError(f"at: give all of the sizes {', '.join(known.symbols)}")
         values = {name: sizes[name] for name in known.symbols}
-        self._opened()  # what all sizes share is there first
+        known.check(values)
         return known.program(values, lambda: self._at(known, values))
 
     def _at(self, sizes: OpenSizes, values: Mapping[str, int]) -> Program:
-        sizes.check(values)
-        return Program(
-            self._parts, self._target, module=self._module, pending=self._pending,
-            driver=self._driver, reason=self._reason, opened=False, entry=self._entry,
-            loaded=self._loaded, sizes=sizes, call=values, **self._workers,
-        )  # fmt: skip
+        from .sized import SizedProgram
+
+        return SizedProgram(self, sizes, values)
+
+    @property
+    def plans(self) -> tuple[plan_pb2.Plan, ...]:
+        """All plans of the entry point: where calls decide sizes there may be several, and a call
+        takes the first of which its sizes satisfy the guards."""
+        return (self._plan,) if self._sizes is None else self._sizes.plans
 
     @property
     def sizes(self) -> dict[str, Symbol]:
@@ -487,8 +513,9 @@ class Program:
         """The results, flat, of the flat arguments: in the order of `signature.arguments` and of
         `signature.results`, as a library that has flattened its own structures calls it. State is
         given and comes back like everything else."""
-        if self._sizes is not None and len(inputs) == len(self._leaves):
-            return self.at(**self._sizes.of_call(list(map(_shape, inputs)))).call_flat(inputs)
+        if (known := self._sizes) is not None and len(inputs) == len(self._leaves):
+            shapes = tuple(map(_shape, inputs))
+            return (known.known(shapes) or self._of_shapes(known, shapes)).call_flat(inputs)
         if len(inputs) != len(self._leaves):
             raise UserError(
                 f"the program takes {len(self._leaves)} arguments, {len(inputs)} are given"
@@ -897,7 +924,7 @@ class Program:
         become outputs. `keeps`: so does state alone. `begin`: as for `advance`."""
         context = self._take_context()
         outputs = [aligned(*result) for result in self._gives]
-        first = len(self._leaves) - self._buffers
+        first = len(self._accepts) - self._buffers
         if self._aliases.donated:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:
@@ -996,4 +1023,8 @@ def _layout_of(variant: Variant) -> Layout | None:
 
 def _shape(value: Any) -> tuple[int, ...]:
     """The shape of an array of any library, or of a Python number."""
-    return tuple(getattr(value, "shape", ()))
+    try:
+        shape = value.shape
+    except AttributeError:
+        return ()
+    return shape if type(shape) is tuple else tuple(shape)

@@ -1,8 +1,8 @@
 """Programs whose sizes a call decides: what a call's sizes are, and the plan at these.
 
 A plan names sizes by formulas of symbols. At given values of the symbols it is a plan of fixed
-sizes: tiles and bytes are numbers, and buffers of the arena lie as low as what lives beside them
-allows, in the order that the compiler has found for the largest sizes.
+sizes: tiles and bytes are numbers, and buffers of the arena lie as low as those allow that the
+compiler has put below them. All of that is straight-line Python, written once for each plan.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature
@@ -26,32 +24,42 @@ if TYPE_CHECKING:
     from .program import Program
 
 KEPT = 64  # sizes whose tables are kept, the latest used
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class Sized(NamedTuple):
-    """A plan at fixed sizes, and the values of its formulas."""
+    """A plan at fixed sizes: the number of the plan, the values of its formulas, where its buffers
+    lie in the arena, by their numbers, and the arena's bytes; of arguments and results the bytes."""
 
-    plan: plan_pb2.Plan
+    number: int
     formulas: tuple[int, ...]
+    offsets: tuple[int, ...]
+    arena_bytes: int
+    given: tuple[int, ...]
 
 
 class OpenSizes:
-    """What a plan with symbols asks of a call."""
+    """What a plan with symbols asks of a call. `plans`: in the order in which they are tried."""
 
     def __init__(self, plan: plan_pb2.Plan, signature: Signature, label: str) -> None:
         self.declared = signature
-        try:
-            self._solver = signature.sizes
-            self._plans = [_OpenPlan(one) for one in (plan, *plan.others)]
-        except (ValueError, ZeroDivisionError) as error:
-            raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
         self._arguments = [_dims(argument.dims) for argument in signature.arguments]
+        results = [_dims(result.dims) for result in signature.computed]
         used = {name for dims in self._arguments for dim in dims for name in symbols_of(dim)}
         self.symbols = {name: said for name, said in signature.symbols if name in used}
         if used != self.symbols.keys() or any(s.last is None for s in self.symbols.values()):
             raise UserError(f"{label}: it does not say what its sizes may be; compile it again")
+        try:
+            self._solver = signature.sizes
+            self.plans = (plan, *plan.others)
+            names = tuple(self.symbols)
+            self._plans = [_OpenPlan(n, one, names) for n, one in enumerate(self.plans)]
+            self._shapes = _shapes_of(names, [*self._arguments, *results])
+        except (ValueError, ZeroDivisionError, KeyError, IndexError) as error:
+            raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
         self.largest = {name: said.last or 0 for name, said in self.symbols.items()}
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
+        self._known: OrderedDict[Any, Program] = OrderedDict()  # by the shapes of a call
         self._lock = threading.Lock()
 
     def of_call(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
@@ -67,20 +75,40 @@ class OpenSizes:
         """UserError unless the program has such sizes."""
         self._solver.solve([[bound(d, values) for d in dims] for dims in self._arguments])
 
-    def at_largest(self) -> Sized:
-        """The plan at the largest sizes, in which calls of all sizes have room."""
-        fitting = (p for p in self._plans if all(g.holds(self.largest) for g in p.guards))
-        return next(fitting, self._plans[0]).at(self.largest)
-
     def at(self, values: Mapping[str, int]) -> Sized:
-        """The plan at these sizes; UserError where the program has none."""
+        """The plan at these sizes, of all symbols in their order; UserError where the program has
+        none."""
+        numbers = tuple(values.values())
         for plan in self._plans:
-            if all(guard.holds(values) for guard in plan.guards):
-                return plan.at(values)
+            try:
+                if plan.admits(*numbers):
+                    return plan.at(*numbers)
+            except ZeroDivisionError:  # what divides by 0 does not hold
+                continue
         said = ", ".join(f"{name} = {value}" for name, value in values.items())
         raise UserError(
             f"the program has no code for {said}: compile it again, with a range around them"
         )
+
+    @property
+    def number_at_largest(self) -> int:
+        """The number of the plan for the largest sizes; of the first, where these are none."""
+        try:
+            return self.at(self.largest).number
+        except UserError:
+            return 0
+
+    def message(self, sized: Sized) -> plan_pb2.Plan:
+        """The plan at fixed sizes as a message."""
+        return self._plans[sized.number].message(sized)
+
+    def largest_of(self, number: int) -> Sized:
+        """A plan at the largest sizes, in which its calls of all sizes have room."""
+        return self._plans[number].at(*self.largest.values())
+
+    def shapes_at(self, values: Mapping[str, int]) -> Shapes:
+        """The shapes of arguments, and of results as they are computed, at these sizes."""
+        return self._shapes(*values.values())
 
     def signature_at(self, values: Mapping[str, int]) -> Signature:
         """The signature at these sizes."""
@@ -104,59 +132,130 @@ class OpenSizes:
             ),
         )
 
-    def program(self, values: Mapping[str, int], make: Callable[[], Program]) -> Program:
-        """The program at these sizes, made where it is not kept."""
+    def known(self, shapes: Any) -> Program | None:
+        """The program of a call whose arguments have these shapes, where it is kept."""
+        found = self._known.get(shapes)
+        if found is not None:
+            try:
+                self._known.move_to_end(shapes)
+            except KeyError:  # another thread has just dropped it
+                return None
+        return found
+
+    def program(
+        self, values: Mapping[str, int], make: Callable[[], Program], shapes: Any = None
+    ) -> Program:
+        """The program at these sizes, made where it is not kept; `shapes`: of a call that has
+        them."""
         key = tuple(values.values())
         with self._lock:
             found = self._programs.get(key)
-            if found is not None:
-                self._programs.move_to_end(key)
-                return found
-        made = make()
+        made = make() if found is None else found
         with self._lock:
             found = self._programs.setdefault(key, made)
-            while len(self._programs) > KEPT:
-                self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+            if shapes is not None:
+                self._known[shapes] = found
+            for kept in (self._programs, self._known):
+                while len(kept) > KEPT:
+                    kept.popitem(last=False)
         return found
 
 
 class _OpenPlan:
     """One plan, for calls of which its guards hold."""
 
-    def __init__(self, plan: plan_pb2.Plan) -> None:
-        self.plan = plan
-        self.guards: list[SizeConstraint] = [
-            parse_constraint(one.text, one.origin) for one in plan.guards
-        ]
-        self.formulas = [parse_dim(text) for text in plan.formulas]
-        arena = [n for n, b in enumerate(plan.buffers) if b.place == plan_pb2.ARENA]
-        self.arena = sorted(arena, key=lambda n: plan.buffers[n].offset)
+    def __init__(self, number: int, plan: plan_pb2.Plan, names: Sequence[str]) -> None:
+        self.number, self.plan = number, plan
+        guards = [parse_constraint(one.text, one.origin) for one in plan.guards]
+        formulas = [parse_dim(text) for text in plan.formulas]
+        for size in (*formulas, *(side for one in guards for side in (one.left, one.right))):
+            if not set(symbols_of(size)) <= set(names):
+                raise ValueError(f"{size} is no size of the arguments")
+        self.admits: Callable[..., bool] = _function(
+            names, [f"return {' and '.join(_said(one, names) for one in guards) or 'True'}"]
+        )
+        self.at: Callable[..., Sized] = _function(names, self._lines(names, formulas))
 
-    def at(self, values: Mapping[str, int]) -> Sized:
-        sizes = [bound(formula, values) for formula in self.formulas]
+    def _lines(self, names: Sequence[str], formulas: Sequence[Dim]) -> list[str]:
+        """A plan's sizes, one after the other."""
+        plan, unit = self.plan, self.plan.arena_alignment
+        lines = [f"f{n} = {_text(size, names)}" for n, size in enumerate(formulas)]
+        offsets = ["0"] * len(plan.buffers)
+        ends: dict[int, str] = {}
+        arena = [n for n, b in enumerate(plan.buffers) if b.place == plan_pb2.ARENA]
+        for number in sorted(arena, key=lambda n: plan.buffers[n].offset):
+            buffer = plan.buffers[number]
+            below = [ends[other] for other in dict.fromkeys(buffer.above)]
+            offsets[number] = f"max({', '.join(below)})" if len(below) > 1 else "".join(below)
+            offsets[number] = offsets[number] or "0"
+            if below and buffer.bytes_formula:
+                lines.append(f"o{number} = {offsets[number]}")
+                offsets[number] = f"o{number}"
+            if buffer.bytes_formula:
+                size = f"-(-max({self._bytes(number)}, 1) // {unit}) * {unit}"
+            else:
+                size = str(-(-max(buffer.bytes, 1) // unit) * unit)
+            lines.append(f"e{number} = {offsets[number]} + {size}")
+            ends[number] = f"e{number}"
+        given = [self._bytes(number) for number in (*plan.inputs, *plan.outputs)]
+        parts = [[f"f{n}" for n in range(len(formulas))], offsets, given]
+        values, places, bytes_given = (f"({''.join(f'{one}, ' for one in part)})" for part in parts)
+        most = f"max({', '.join(['0', '0', *ends.values()])})"
+        lines.append(f"return Sized({self.number}, {values}, {places}, {most}, {bytes_given})")
+        return lines
+
+    def _bytes(self, number: int) -> str:
+        buffer = self.plan.buffers[number]
+        return f"f{buffer.bytes_formula - 1}" if buffer.bytes_formula else str(buffer.bytes)
+
+    def message(self, sized: Sized) -> plan_pb2.Plan:
+        """The plan as a message of fixed sizes."""
+        sizes = sized.formulas
         made = plan_pb2.Plan()
         made.CopyFrom(self.plan)
         del made.others[:], made.guards[:]
-        for buffer in made.buffers:
+        for number, buffer in enumerate(made.buffers):
             if buffer.bytes_formula:
                 buffer.bytes = sizes[buffer.bytes_formula - 1]
             for axis, formula in enumerate(buffer.dim_formulas):
                 if formula:
                     buffer.dims[axis] = sizes[formula - 1]
-        unit = made.arena_alignment
-        ends = np.zeros(len(made.buffers), np.int64)
-        for number in self.arena:
-            buffer = made.buffers[number]
-            buffer.offset = int(max((ends[below] for below in buffer.above), default=0))
-            ends[number] = buffer.offset + -(-max(buffer.bytes, 1) // unit) * unit
+            if buffer.place == plan_pb2.ARENA:
+                buffer.offset = sized.offsets[number]
         memory = made.memory
-        memory.arena_bytes = int(ends.max(initial=0))
+        memory.arena_bytes = sized.arena_bytes
         memory.argument_bytes = sum(made.buffers[n].bytes for n in dict.fromkeys(made.inputs))
         memory.output_bytes = sum(made.buffers[n].bytes for n in dict.fromkeys(made.outputs))
         for step in made.steps:
             if step.WhichOneof("action") == "run" and step.run.tiles_formula:
                 step.run.tiles = sizes[step.run.tiles_formula - 1]
-        return Sized(made, tuple(sizes))
+        return made
+
+
+def _function(names: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
+    """A function of the symbols' values. `lines` hold nothing that a bundle has written, but for
+    numbers: `_text` writes sizes anew."""
+    parameters = ", ".join(f"v{n}" for n in range(len(names)))
+    body = "\n    ".join(lines)
+    scope: dict[str, Any] = {"Sized": Sized}
+    exec(compile(f"def function({parameters}):\n    {body}\n", "<sizes>", "exec"), scope)  # noqa: S102
+    return scope["function"]
+
+
+def _text(size: Dim, names: Sequence[str]) -> str:
+    """A size in Python, in which symbol n is `vN`."""
+    return str(substituted(size, {name: SymbolicDim(f"v{n}") for n, name in enumerate(names)}))
+
+
+def _said(constraint: SizeConstraint, names: Sequence[str]) -> str:
+    left, right = _text(constraint.left, names), _text(constraint.right, names)
+    return f"{left} {constraint.relation} {right}"
+
+
+def _shapes_of(names: Sequence[str], tensors: Sequence[Sequence[Dim]]) -> Callable[..., Shapes]:
+    shapes = (f"({''.join(f'{_text(dim, names)}, ' for dim in dims)})" for dims in tensors)
+    return _function(names, [f"return ({''.join(f'{shape}, ' for shape in shapes)})"])
 
 
 def _dims(dims: Sequence[int | str | SymbolicDim]) -> tuple[Dim, ...]:

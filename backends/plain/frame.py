@@ -95,7 +95,9 @@ class Frame:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
         work = max(flops if work is None else work, self.moved / 8)
-        parallel = parallel and tiles != 1 and work >= SERIAL_WORK
+        # Where a call decides the tiles, the runtime judges whether they are worth several workers.
+        enough = isinstance(tiles, SymbolicDim) or work >= SERIAL_WORK
+        parallel = parallel and tiles != 1 and enough
         return KernelCode(
             self.module.text(),
             SYMBOL,

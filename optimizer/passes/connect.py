@@ -13,7 +13,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
@@ -49,6 +49,18 @@ _NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
 
 
+class Judged(NamedTuple):
+    """Equal kernels of a program: what they compute, by which tiling, and how many there are. text:
+    of the group, canonical.
+    tiled: a tile function, whose tiles are as large at all sizes; else its code cuts it anew."""
+
+    text: str
+    group: Group
+    plan: Plan
+    tiled: bool
+    count: int
+
+
 @dataclass(frozen=True)
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
@@ -71,6 +83,7 @@ class Connect:
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
     texts: dict[str, int] = field(default_factory=dict, compare=False)
+    judged: dict[tuple[Any, ...], Judged] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
@@ -87,12 +100,30 @@ class Connect:
         def change(region: Region, role: Role) -> Region:
             inner = map_bodies(region, lambda op, body: change(body, "other"))
             nodes = _Queue(self, inner).run()
-            if not self.spare:
-                return nodes.rebuild().region
-            return spared(nodes, lambda one: needs(one, role), weights)
+            if self.spare:
+                region = spared(nodes, lambda one: needs(one, role), weights)
+            else:
+                region = nodes.rebuild().region
+            if current() is not None:
+                self.remember(nodes)
+            return region
 
         entry = module.body
         return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))
+
+    def remember(self, nodes: Nodes) -> None:
+        """Keep what predicts the nodes' times at other sizes than the hints."""
+        for node in nodes.all:
+            wiring, _ = nodes.wiring(node.members)
+            known = self.judged.get(wiring)
+            group = nodes.flatten(node.members) if known is None else None
+            if group is not None and node.plan is not None:
+                tiled = len(node.members) > 1
+                text = canonical_op(_as_op(group))
+                own = self.memo.get(text)  # whose operations a stream names
+                known = Judged(text, own[0] if own else group, node.plan, tiled, 0)
+            if known is not None:
+                self.judged[wiring] = known._replace(count=known.count + 1)
 
     def plan(self, group: Group) -> Plan | None:
         """The best tiling of a group; equal groups are judged once."""

@@ -134,6 +134,26 @@ def _plans(
     ]
 
 
+class Retimed:
+    """How long a tiling of a group takes in calls of other sizes than it was chosen for. clipped:
+    whether its tiles end where the tensors do, as those of kernels with exact tails."""
+
+    def __init__(self, group: Group, machine: Machine, plan: Plan, clipped: bool) -> None:
+        self.group, self.machine, self.plan, self.clipped = group, machine, plan, clipped
+        self.parts = _symbolic(group, plan.stream)
+
+    def seconds(self) -> float:
+        """The prediction for today's hints."""
+        dims = tuple(map(at_hint, self.group.roots[0].dims))
+        pairs = zip(self.plan.sizes, dims, strict=True)
+        sizes = [max(1, min(n, dim)) if self.clipped else n for n, dim in pairs]
+        candidates = _Candidates(tuple(np.array([n]) for n in (*sizes, self.plan.step)), dims)
+        with estimating():
+            stream = self.plan.stream
+            counter = Counter(self.group, self.machine, stream, candidates, self.parts)
+            return float(counter.seconds()[0])
+
+
 def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
     scratch included."""

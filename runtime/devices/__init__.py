@@ -51,6 +51,7 @@ class Device(NamedTuple):
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
+    at: Callable[[Sequence[int], Sequence[int], int], Device] | None = None  # `CpuVariant.at`
 
     @property
     def has_memory(self) -> bool:
@@ -76,6 +77,7 @@ def open_device(
     comm_timeout: float | None = None,
     shared: dict[str, Any] | None = None,
     sizes: Sequence[int] = (),
+    beside: Sequence[Any] = (),
 ) -> Device:
     """The plan on this machine. What it cannot run is opened as well, to be saved: then the first
     call is a UserError.
@@ -83,7 +85,7 @@ def open_device(
     `driver`: the GPU of a plan for one; None looks for it at the first call. `cubins`: machine code
     of the image by architecture. facts, comm_timeout: of several processes (`CpuVariant`). shared:
     what plans of one image and of the same weights have in memory together; one at a time is opened
-    with it. `sizes`: the values of the plan's formulas.
+    with it. sizes, beside: where calls decide sizes (`CpuVariant`).
     """
     shared = {} if shared is None else shared
     if family(plan.target) not in TARGETS:
@@ -105,14 +107,26 @@ def open_device(
         )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
         refuse = functools.partial(module.check_machine, plan)
-        return Device(refuse, lambda *_: refuse(), lambda *_: refuse())
-    several = (facts, comm_timeout, shared, sizes) if name == "cpu" else ()
+        refusing = Device(refuse, lambda *_: refuse(), lambda *_: refuse())
+        return refusing._replace(at=lambda *_: refusing)
+    several = (facts, comm_timeout, shared, sizes, beside) if name == "cpu" else ()
     opened = getattr(module, variant)(plan, image, weights, threads, pin, *several)
-    bind = getattr(module, "bind", _binder(module.run))
+    return _device(module, opened, plan.memory.arena_bytes)
+
+
+def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
+    """What a module of this folder has opened on a device without memory of its own."""
+    at = None
+    if hasattr(opened, "at"):
+
+        def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
+            return _device(module, opened.at(sizes, offsets, arena_bytes), arena_bytes)
+
+    bind = getattr(module, "bind", None) or _binder(module.run)
     return Device(
         opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
-        context_bytes=getattr(opened, "context_bytes", plan.memory.arena_bytes),
-        received=getattr(opened, "received", dict),
+        context_bytes=getattr(opened, "context_bytes", arena_bytes),
+        received=getattr(opened, "received", dict), at=at,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from .libraries import address_of
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
 from .processors import this_processor
+from .work import OpenWork, too_small
 from .workers import Pool, pool_of
 
 if TYPE_CHECKING:
@@ -39,11 +40,6 @@ _addressof = ctypes.addressof
 _STEP_WORDS = 8
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-
-# A step as the cost rule below sees it, for one worker: operations and bytes per microsecond.
-_FLOPS_PER_US, _BYTES_PER_US = 40e3, 8e3
-_DISPATCH_US, _BARRIER_US = 40.0, 0.5
-_LOOP_TRIPS = 64  # what a loop of unknown length counts for
 
 
 class Event(NamedTuple):
@@ -108,7 +104,12 @@ def workers_of(plan: plan_pb2.Plan, threads: int | None = None) -> int:
     if threads is not None and (not isinstance(threads, Integral) or threads < 1):
         raise UserError(f"threads must be at least 1, not {threads!r}")
     most = threads if threads is not None else default_threads()
-    return 1 if most > 1 and _too_small(plan) else most
+    return 1 if most > 1 and not is_open(plan) and too_small(plan) else most
+
+
+def is_open(plan: plan_pb2.Plan) -> bool:
+    """Whether calls decide sizes of the plan."""
+    return bool(plan.formulas)
 
 
 class CpuVariant:
@@ -118,7 +119,8 @@ class CpuVariant:
     that the process may use. pin: each worker stays on a core of its own. Of a program of several
     processes: facts, what all of them must have equal (name -> bytes); comm_timeout: seconds that
     one wait for others may take, None as the environment says. shared: the mapped code, for all
-    plans that run it.
+    plans that run it. sizes: the values of the plan's formulas. beside: all plans of a program
+    whose sizes calls decide, whose calls take turns in the same memory.
     """
 
     def __init__(
@@ -132,6 +134,7 @@ class CpuVariant:
         comm_timeout: float | None = None,
         shared: dict[str, Any] | None = None,
         sizes: Sequence[int] = (),
+        beside: Sequence[plan_pb2.Plan] = (),
     ) -> None:
         check_machine(plan)
         shared = {} if shared is None else shared
@@ -144,12 +147,16 @@ class CpuVariant:
         self.worker_entry = plan.worker_entry
         self.threads = workers_of(plan, threads)
         self.pin = pin
-        self.scratch_bytes = -(-max((k.scratch_bytes for k in plan.kernels), default=0) // 64) * 64
+        self.scratch_bytes = _scratch_of(plan)
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
-        self.context_bytes = pages(self.arena_bytes + self.scratch_bytes * self.threads)
-        # Contexts of all sizes take turns in the same memory, as much as the largest ones need: the
-        # program of these is opened first.
-        self.blocks = shared.setdefault("blocks", _Blocks(self.context_bytes)) if sizes else None
+        self.context_bytes = _context_of(plan, self.threads)
+        # Contexts of all sizes take turns in the same memory, as much as any plan needs.
+        self.blocks: _Blocks | None = None
+        if beside:
+            room = max(_context_of(one, workers_of(one, threads)) for one in beside)
+            self.blocks = shared.setdefault("blocks", _Blocks())
+            self.blocks.size = max(self.blocks.size, room)
+            self.context_bytes = room
         self._weights = dict(weights)
         try:
             self._check_limits()
@@ -174,7 +181,12 @@ class CpuVariant:
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
         plan = self.plan
-        self._tables: list[np.ndarray] = []
+        # Where a call decides sizes: those that kernels read and the slots that point to them, the
+        # arena's buffers that slots are for, and the rows of steps whose tiles are a size.
+        self._read: list[int] = []
+        self._tables: list[tuple[int, int]] = []  # slot, number in `_read`
+        self._arena_buffers: list[int] = []
+        self._tiles: list[tuple[int, int]] = []  # row, formula
         slots: list[int] = []
         arena_slots: list[int] = []
         patches: list[tuple[int, int, int]] = []
@@ -191,6 +203,7 @@ class CpuVariant:
             slots.append(value + argument.offset)
             if place == plan_pb2.ARENA:
                 arena_slots.append(index)
+                self._arena_buffers.append(argument.buffer)
             elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
                 patches.append((index, value, argument.offset))
             return index
@@ -202,9 +215,11 @@ class CpuVariant:
             if action == "run":
                 run = step.run
                 if run.sizes:
-                    table = np.array([self.sizes[number] for number in run.sizes], np.int64)
-                    self._tables.append(table)
-                    slots.append(table.ctypes.data)
+                    self._tables.append((len(slots), len(self._read)))
+                    self._read.extend(run.sizes)
+                    slots.append(0)
+                if run.tiles_formula:
+                    self._tiles.append((len(rows), run.tiles_formula - 1))
                 first = len(slots)
                 for argument in run.arguments:
                     slot(argument)
@@ -246,6 +261,40 @@ class CpuVariant:
         self.arena_slots = np.array(arena_slots, np.int64)
         self.patches = np.array(patches or [(0, 0, 0)], np.int64)
         self.patch_count = len(patches)
+        self._work = OpenWork(plan) if is_open(plan) else None
+        self._table_slots, self._table_places = np.array(self._tables, np.int64).reshape(-1, 2).T
+        self._point_to_sizes()
+
+    def _point_to_sizes(self) -> None:
+        """The sizes that kernels read, in a table to which their slots point."""
+        sizes = self.sizes
+        self._table = np.array([sizes[number] for number in self._read], np.int64)
+        if self._tables:
+            self.slots[self._table_slots] = self._table_places * 8 + self._table.ctypes.data
+
+    def at(self, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> CpuVariant:
+        """The same plan for other sizes: the values of its formulas, where buffers of the arena
+        lie, by number, and the bytes of the arena."""
+        made = object.__new__(CpuVariant)
+        made.__dict__.update(self.__dict__)
+        made.sizes = sizes
+        made.slots = self.slots.copy()
+        if self._arena_buffers:
+            made.slots[self.arena_slots] = [offsets[number] for number in self._arena_buffers]
+        made._point_to_sizes()
+        made.steps = steps = self.steps.copy()
+        for row, number in self._tiles:
+            steps[row, 4] = sizes[number]
+        if self._work is not None and self.threads > 1:
+            short, too_small = self._work.at(sizes)
+            made.threads = 1 if too_small else self.threads
+            if short:
+                steps[short, 5] = 0
+        made.arena_bytes = -(-arena_bytes // PAGE) * PAGE
+        if made.arena_bytes > self.arena_bytes:
+            raise malformed("calls of some sizes need more memory than those of the largest")
+        made.context_bytes = pages(made.arena_bytes + made.scratch_bytes * made.threads)
+        return made
 
     def _home(self, buffer: plan_pb2.Buffer, inputs: int) -> tuple[int, int]:
         """A buffer's place, and its address, arena offset or index among a call's pointers."""
@@ -293,18 +342,33 @@ class CpuVariant:
         return CpuContext(self)
 
 
-class _Blocks:
-    """Memory of calls, each block as large as any size needs; no call is in those of `free`."""
+def _scratch_of(plan: plan_pb2.Plan) -> int:
+    """Bytes of scratch of one worker."""
+    return -(-max((kernel.scratch_bytes for kernel in plan.kernels), default=0) // 64) * 64
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+
+def _context_of(plan: plan_pb2.Plan, workers: int) -> int:
+    """Bytes that a context of so many workers allocates."""
+    arena = -(-plan.memory.arena_bytes // PAGE) * PAGE
+    return pages(arena + _scratch_of(plan) * workers)
+
+
+class _Blocks:
+    """Memory of calls, each block of `size` bytes, as many as any size needs of any entry point; no
+    call is in those of `free`."""
+
+    def __init__(self) -> None:
+        self.size = 0
         self.free: deque[Pages] = deque()
 
     def take(self) -> Pages:
         try:
-            return self.free.pop()
+            found = self.free.pop()
         except IndexError:
+            found = None
+        if found is None or len(found.memory) < self.size:
             return Pages(self.size, huge=self.size >= _HUGE)
+        return found
 
 
 class CpuContext:
@@ -344,9 +408,10 @@ class CpuContext:
         if blocks is not None and self._memory is None:
             self._memory = memory = blocks.take()
             moved = memory.address - self._base
-            self.slots[self.variant.arena_slots] += moved
-            self.words[5] += moved
-            self._base += moved
+            if moved:
+                self.slots[self.variant.arena_slots] += moved
+                self.words[5] += moved
+                self._base += moved
 
     def leave(self) -> None:
         """Give it back."""
@@ -481,19 +546,3 @@ def _profiled(context: CpuContext) -> list[Event]:
             name = plan.kernels[plan.steps[step].run.kernel].name
             events.append(Event(step, name, worker, (start - first) / ticks_per_us, duration))
     return sorted(events, key=lambda event: event.begin)
-
-
-def _too_small(plan: plan_pb2.Plan) -> bool:
-    """Whether waking workers costs more than they save."""
-    weights = np.ones(len(plan.steps))
-    for index, step in enumerate(plan.steps):
-        if step.WhichOneof("action") == "jump" and step.jump.target <= index:
-            weights[step.jump.target : index + 1] *= _LOOP_TRIPS
-    saved = lost = 0.0
-    for weight, step in zip(weights, plan.steps, strict=True):
-        if step.WhichOneof("action") == "run":
-            run_ = step.run
-            work = max(run_.flops / _FLOPS_PER_US, run_.bytes / _BYTES_PER_US)
-            saved += weight * work / 2 if run_.parallel and run_.tiles > 1 else 0.0
-            lost += weight * _BARRIER_US * run_.wait
-    return saved < lost + _DISPATCH_US

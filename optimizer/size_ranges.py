@@ -1,0 +1,207 @@
+"""Ranges of sizes that get plans of their own: where others are predicted to be faster.
+
+A plan serves all sizes, but its tiles are those of a likely call: of a short sequence the tiles for
+long ones are mostly empty, and what is worth connecting there is not worth it here. So a few plans
+are made for other likely calls, the time of each is predicted at a sample of all sizes, and the
+range whose plan gains most there is chosen until none gains enough. A plan of a range is tried
+before the one for all sizes; its code knows that sizes lie in the range.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..hlo.assumptions import Assumptions
+from ..hlo.deciding import Decisions, decided_by
+from ..hlo.sizes import SizeConstraint, Symbol
+from ..hlo.symbols import SymbolicDim
+from .machine import Machine
+from .passes.connect import Judged
+from .tiles.estimate import Retimed
+
+MOST_RANGES = 3  # of one entry point
+LEAST_GAIN = 0.02  # of the time of all sampled sizes, each as important as the others
+MOST_TRIED = 6  # likely calls for which plans are made
+_POINTS = (8, 3, 2)  # sampled values of a symbol, of the widest first
+Hints = Mapping[str, int]
+Array = np.ndarray[Any, Any]
+
+
+class Range(NamedTuple):
+    """First and last value of symbols; of others all. hints: the likely call that its plan is made
+    for. gain: the fraction of the time that is saved there, on average; None: a user asked for it.
+    """
+
+    bounds: Mapping[str, tuple[int, int]]
+    hints: Hints | None = None
+    gain: float | None = None
+
+    @property
+    def conditions(self) -> tuple[SizeConstraint, ...]:
+        """What holds of the sizes in the range, and of no others."""
+        found: list[SizeConstraint] = []
+        for name, (first, last) in self.bounds.items():
+            size = SymbolicDim(name)
+            if first == last:
+                found.append(SizeConstraint(size, "==", first))
+            else:
+                found += [SizeConstraint(first, "<=", size), SizeConstraint(size, "<=", last)]
+        return tuple(found)
+
+    def __str__(self) -> str:
+        said = [f"{name} {Symbol(*ends)}" for name, ends in self.bounds.items()]
+        if self.gain is None:
+            return f"this plan is for {', '.join(said)} alone, as was asked for (hot)"
+        return (
+            f"this plan is for {', '.join(said)}: predicted to take {100 * self.gain:.0f} % less "
+            "time there than the next ones"
+        )
+
+
+class Choice(NamedTuple):
+    """What plans are made for: the hints of the one for all sizes, and ranges, the first to be
+    tried first."""
+
+    hints: Hints
+    ranges: tuple[Range, ...] = ()
+
+
+def choose(
+    assumptions: Assumptions,
+    hints: Hints,
+    judged: Sequence[Judged],
+    machine: Machine,
+    lower: Callable[[Hints], Sequence[Judged]],
+) -> Choice:
+    """Which plans are worth being made. judged: the kernels of the plan for all sizes, made for
+    `hints`; lower: the kernels that are made for other ones."""
+    tried = [hints, *_tried(assumptions, hints)]
+    if not judged or len(tried) == 1:
+        return Choice(hints)
+    sample = list(_sample(assumptions))
+    predict = _Predictor(assumptions, machine, sample)
+    plans = [predict(judged), *(predict(lower(one)) for one in tried[1:])]
+    gains = [float(np.log(plans[0] / times).mean()) for times in plans]
+    general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
+    current = plans[general]
+    boxes = list(_boxes(assumptions, sample))
+    found: list[Range] = []
+    while len(found) < MOST_RANGES:
+        best: tuple[float, Array, Range, int] | None = None
+        for bounds, inside in boxes:
+            for number, times in enumerate(plans):
+                if not all(low <= tried[number][n] <= high for n, (low, high) in bounds.items()):
+                    continue
+                saved = np.log(current[inside] / times[inside])
+                gain = float(saved.sum()) / len(sample)
+                if best is None or gain > best[0] + 1e-9:
+                    mean = 1 - math.exp(-float(saved.mean()))
+                    best = gain, inside, Range(bounds, tried[number], mean), number
+        if best is None or best[0] < LEAST_GAIN:
+            break
+        found.insert(0, best[2])
+        current = np.where(best[1], plans[best[3]], current)
+    return Choice(tried[general], tuple(found))
+
+
+class _Predictor:
+    """Seconds of kernels in calls of each of the sampled sizes; equal ones are judged once."""
+
+    def __init__(
+        self, assumptions: Assumptions, machine: Machine, sample: Sequence[Hints]
+    ) -> None:
+        self.assumptions, self.machine, self.sample = assumptions, machine, sample
+        self.known: dict[tuple[Any, ...], Array] = {}
+
+    def __call__(self, judged: Sequence[Judged]) -> Array:
+        return sum((one.count * self.kernel(one) for one in judged), np.zeros(len(self.sample)))
+
+    def kernel(self, one: Judged) -> Array:
+        key = one.text, one.plan.sizes, one.plan.way, one.plan.step, one.tiled
+        if key not in self.known:
+            times: list[float] = []
+            retimed: Retimed | None = None
+            for sizes in self.sample:
+                with decided_by(Decisions(self.assumptions, sizes)):
+                    if retimed is None:
+                        retimed = Retimed(one.group, self.machine, one.plan, not one.tiled)
+                    times.append(retimed.seconds())
+            self.known[key] = np.array(times)
+        return self.known[key]
+
+
+def _values(said: Symbol, most: int) -> list[int]:
+    """The least, the largest, and of what is between halves of the largest, the larger ones."""
+    last = said.first if said.last is None else said.last
+    steps = max(1, math.ceil(math.log2(max(last, 1) / max(said.first, 1)) / max(most - 1, 1)))
+    found = {said.first}
+    for number in range(most - 1):
+        size = last >> (number * steps)
+        size -= (size - said.residue) % said.modulus
+        if size >= said.first:
+            found.add(size)
+    return sorted(found)
+
+
+def _points(assumptions: Assumptions) -> dict[str, list[int]]:
+    symbols = assumptions.symbols
+    widest = sorted(symbols, key=lambda n: -((symbols[n].last or 1) / max(symbols[n].first, 1)))
+    counts = dict(zip(widest, itertools.chain(_POINTS, itertools.repeat(1)), strict=False))
+    return {name: _values(said, counts[name]) for name, said in symbols.items()}
+
+
+def _sample(assumptions: Assumptions) -> Iterator[Hints]:
+    """Sizes over the whole ranges, evenly in their logarithms."""
+    points = _points(assumptions)
+    for values in itertools.product(*points.values()):
+        sizes = dict(zip(points, values, strict=True))
+        if all(one.holds(sizes) for one in assumptions.constraints):
+            yield sizes
+
+
+def _tried(assumptions: Assumptions, hints: Hints) -> Iterator[Hints]:
+    """Likely calls that differ from the hints: smaller and larger sizes, alone and together."""
+    points = _points(assumptions)
+    few = {
+        name: sorted({values[0], hints[name]})
+        if len(values) <= _POINTS[1]
+        else sorted({values[len(values) // 4], values[len(values) // 2], values[-1], hints[name]})
+        for name, values in points.items()
+    }
+    number = 0
+    for values in itertools.product(*few.values()):
+        sizes = dict(zip(few, values, strict=True))
+        if sizes != hints and all(one.holds(sizes) for one in assumptions.constraints):
+            yield sizes
+            number += 1
+        if number == MOST_TRIED:
+            break
+
+
+def _boxes(
+    assumptions: Assumptions, sample: Sequence[Hints]
+) -> Iterator[tuple[dict[str, tuple[int, int]], Array]]:
+    """Every box between sampled sizes, and which of these it holds; ends are closed."""
+    points = _points(assumptions)
+    intervals = [
+        [(name, i, j) for i in range(len(values)) for j in range(i, len(values))]
+        for name, values in points.items()
+    ]
+    columns = {name: np.array([sizes[name] for sizes in sample]) for name in points}
+    for chosen in itertools.product(*intervals):
+        bounds: dict[str, tuple[int, int]] = {}
+        inside = np.ones(len(sample), bool)
+        for name, i, j in chosen:
+            values = points[name]
+            if i == 0 and j == len(values) - 1:
+                continue
+            low = values[0] if i == 0 else values[i - 1] + 1
+            bounds[name] = low, values[j]
+            inside &= (low <= columns[name]) & (columns[name] <= values[j])
+        if bounds and inside.any():
+            yield bounds, inside

@@ -1,0 +1,99 @@
+"""How long steps of a plan take at sizes that a call decides, as far as workers are concerned.
+
+A plan says what its steps do in a likely call. What a step does in another one is taken to grow
+with the bytes of its arguments, but for weights, which are the same at all sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...specs.generated import plan_pb2
+
+# Operations and bytes per microsecond of one worker: as plans say which steps are parallel, and as
+# it is judged whether a program is worth waking workers.
+FLOPS_PER_US, BYTES_PER_US, SLOW_BYTES_PER_US = 40e3, 20e3, 8e3
+SERIAL_US = 1.5  # steps shorter than this run on one worker: a barrier costs about as much
+DISPATCH_US, BARRIER_US = 40.0, 0.5
+LOOP_TRIPS = 64  # what a loop of unknown length counts for
+
+
+class _Kind(NamedTuple):
+    """Steps that do the same: microseconds of arithmetic for each byte of arguments, bytes of
+    weights and of other arguments of fixed sizes, and how often each size counts."""
+
+    compute: float
+    weights: int
+    fixed: int
+    sizes: tuple[tuple[int, int], ...]  # formula, how many arguments have these bytes
+
+
+class OpenWork:
+    """The steps that several workers may run, of a plan whose sizes calls decide."""
+
+    def __init__(self, plan: plan_pb2.Plan) -> None:
+        self.kinds: dict[_Kind, list[int]] = {}  # rows of the step table
+        self.weights = loop_weights(plan)
+        self.lost = DISPATCH_US
+        for row, step in enumerate(plan.steps):
+            if step.WhichOneof("action") != "run":
+                continue
+            run = step.run
+            self.lost += self.weights[row] * BARRIER_US * run.wait
+            if not run.parallel:
+                continue
+            weights = fixed = 0
+            counts: dict[int, int] = {}
+            for number in {argument.buffer for argument in run.arguments}:
+                buffer = plan.buffers[number]
+                if buffer.place == plan_pb2.WEIGHT:
+                    weights += buffer.bytes
+                elif buffer.bytes_formula:
+                    counts[buffer.bytes_formula - 1] = counts.get(buffer.bytes_formula - 1, 0) + 1
+                else:
+                    fixed += buffer.bytes
+            moved = max(run.bytes - weights, 1.0)
+            kind = _Kind(
+                run.flops / FLOPS_PER_US / moved, weights, fixed, tuple(sorted(counts.items()))
+            )
+            self.kinds.setdefault(kind, []).append(row)
+
+    def at(self, sizes: Sequence[int]) -> tuple[list[int], bool]:
+        """The rows of steps that are too short for several workers, and whether the whole program
+        is."""
+        short: list[int] = []
+        saved = 0.0
+        for kind, rows in self.kinds.items():
+            moved = kind.fixed
+            for formula, count in kind.sizes:
+                moved += sizes[formula] * count
+            compute, every = kind.compute * moved, moved + kind.weights
+            if compute + every / BYTES_PER_US <= SERIAL_US:
+                short += rows
+            else:
+                work = max(compute, every / SLOW_BYTES_PER_US) / 2
+                saved += work * sum(self.weights[row] for row in rows)
+        return short, saved < self.lost
+
+
+def loop_weights(plan: plan_pb2.Plan) -> list[float]:
+    """How often each step counts."""
+    weights = [1.0] * len(plan.steps)
+    for index, step in enumerate(plan.steps):
+        if step.WhichOneof("action") == "jump" and step.jump.target <= index:
+            for inside in range(step.jump.target, index + 1):
+                weights[inside] *= LOOP_TRIPS
+    return weights
+
+
+def too_small(plan: plan_pb2.Plan) -> bool:
+    """Whether waking workers costs more than they save."""
+    saved = lost = 0.0
+    for weight, step in zip(loop_weights(plan), plan.steps, strict=True):
+        if step.WhichOneof("action") == "run":
+            run = step.run
+            work = max(run.flops / FLOPS_PER_US, run.bytes / SLOW_BYTES_PER_US)
+            saved += weight * work / 2 if run.parallel and run.tiles > 1 else 0.0
+            lost += weight * BARRIER_US * run.wait
+    return saved < lost + DISPATCH_US

@@ -1,0 +1,84 @@
+"""The program at the sizes of one call, of a program whose calls decide sizes.
+
+It shares everything with the whole program but what sizes say: shapes, tables of the steps, places
+in the arena. A call of new sizes makes one, so what only people ask for (plan, signature) is made
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ..hlo.errors import UserError
+from ..hlo.signature import Signature
+from ..specs.generated import plan_pb2
+from . import devices
+from .inputs import Leaf
+from .parts import ALIGNMENT
+from .program import Program
+from .sizes import OpenSizes
+
+# What a program at one call's sizes has of its own, or makes when it is asked for.
+_OWN = ("_plan", "_signature", "_leaves", "_results", "_device", "memory", "_formulas")
+
+
+class SizedProgram(Program):
+    """`whole.at(**values)`; `values` are of all symbols, in their order, and are admitted."""
+
+    def __init__(self, whole: Program, sizes: OpenSizes, values: Mapping[str, int]) -> None:
+        own = self.__dict__
+        own.update(whole.__dict__)
+        for name in _OWN:
+            own.pop(name, None)
+        self._whole, self._open_sizes, self._values_of = whole, sizes, values
+        self._sizes = None
+        self._sized = sized = sizes.at(values)
+        shapes = sizes.shapes_at(values)
+        count = len(whole._accepts)
+        dtypes = [dtype for dtype, _ in whole._accepts]
+        self._accepts = tuple(zip(dtypes, shapes[:count], strict=True))
+        kinds = [dtype for _, dtype, _ in whole._gives]
+        bytes_given = sized.given[count:]
+        self._gives = tuple(
+            (shape, dtype, size + ALIGNMENT - 1)
+            for shape, dtype, size in zip(shapes[count:], kinds, bytes_given, strict=True)
+        )
+        for shape, dtype, size in zip(shapes, (*dtypes, *kinds), sized.given, strict=True):
+            needed = dtype.itemsize
+            for dim in shape:
+                needed *= dim
+            if needed != size:
+                raise UserError(
+                    f"the plan has {size} bytes for what the signature says has {needed}; compile "
+                    "the program again"
+                )
+        self._contexts = deque[Any]()
+        self._lock = threading.Lock()
+        self._copies = 0
+        at = whole._device_of(sized.number).at
+        if at is None:
+            raise UserError(f"the target {self._target!r} has no code for sizes that calls decide")
+        self._device: devices.Device = at(sized.formulas, sized.offsets, sized.arena_bytes)
+
+    @functools.cached_property
+    def _plan(self) -> plan_pb2.Plan:
+        return self._open_sizes.message(self._sized)
+
+    @functools.cached_property
+    def _signature(self) -> Signature:
+        return self._open_sizes.signature_at(self._values_of)
+
+    @functools.cached_property
+    def _leaves(self) -> tuple[Leaf, ...]:
+        return tuple(
+            Leaf(argument, leaf.overwritten)
+            for argument, leaf in zip(self._signature.arguments, self._whole._leaves, strict=True)
+        )
+
+    @functools.cached_property
+    def _results(self) -> tuple[Leaf, ...]:
+        return tuple(Leaf(result) for result in self._signature.computed)
