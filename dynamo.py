@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from .frontends.torch.call_sizes import Chosen, dims_of, fixed, guards_of, opened, places_of
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.lower import lower
-from .frontends.torch.program import Input, Output, Program
-from .frontends.torch.sizes import NotAffine
+from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
 from .hlo.errors import UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
@@ -91,7 +90,7 @@ def backend(
 
     compiled = aot_autograd(
         fw_compiler=training, bw_compiler=training, inference_compiler=inference,
-        decompositions=decompositions(), keep_inference_input_mutations=False,
+        decompositions=decompositions(), keep_inference_input_mutations=True,
     )  # fmt: skip
     return compiled(graph_module, example_inputs)  # type: ignore[no-any-return]
 
@@ -233,8 +232,13 @@ class _Program:
             if isinstance(value, torch.Tensor) and not fixed
         ]  # fmt: skip
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
-        program, self.outputs = _program(graph, places, args, frozen, chosen)
-        module = lower(program)
+        read = _read(graph, places, args, frozen, chosen)
+        self.outputs, self.updates = read.outputs, read.updates
+        module = lower(read.program)
+        if self.updates and module.signature is not None:
+            first = len(module.signature.results) - len(self.updates)
+            replaced = {self.given.index(at): first + n for n, at in enumerate(self.updates)}
+            module = replace(module, signature=module.signature.donating(replaced))
         if chosen.ranges:
             guards = guards_of(chosen, graph)
             module = replace(module, constraints=(*module.constraints, *guards))
@@ -249,12 +253,27 @@ class _Program:
     def __call__(self, args: Sequence[Any], sizes: tuple[int, ...]) -> list[Any]:
         values = self.chosen.values(sizes)
         if self.gpu is None:
-            results = iter(self.run.call_flat([array_of(args[at]) for at in self.given]))
+            given = [array_of(args[at]) for at in self.given]
+            found = self.run.donate(*given) if self.updates else self.run.call_flat(given)
             tensor = tensor_of
         else:
-            given = [_plain(args[at]).contiguous() for at in self.given]
-            results, tensor = iter(self.run.on_device(*given)), _taken
-        return [one.finished(values, results, tensor) for one in self.outputs]
+            found = self.run.on_device(*[_plain(args[at]).contiguous() for at in self.given])
+            tensor = _taken
+        results = iter(found)
+        outputs = [one.finished(values, results, tensor) for one in self.outputs]
+        for at, result in zip(self.updates, results, strict=True):
+            _update(args[at], tensor(result))
+        return outputs
+
+
+def _update(tensor: Any, value: Any) -> None:
+    """Give an argument its new value, which may lie in its memory already."""
+    import torch
+
+    if tensor.data_ptr() != value.data_ptr() or tensor.stride() != value.stride():
+        tensor.detach().copy_(value)
+    elif not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _gpu_of(args: Sequence[Any]) -> int | None:
@@ -306,14 +325,22 @@ def _written(graph: Any) -> set[str]:
     }  # fmt: skip
 
 
-def _program(
+class _Read(NamedTuple):
+    """A graph as a reader's Program, whose results are those of `outputs` that are tensors, and
+    behind them the new values of the arguments `updates`."""
+
+    program: Program
+    outputs: list[_Output]
+    updates: list[int]
+
+
+def _read(
     graph: Any,
     places: Sequence[Any],
     args: Sequence[Any],
     frozen: Sequence[bool],
     chosen: Chosen,
-) -> tuple[Program, list[_Output]]:
-    """The graph as a reader's Program, and what makes its outputs of the program's results."""
+) -> _Read:
     import torch
 
     sizes = chosen.by_name
@@ -338,17 +365,50 @@ def _program(
     given = output.args[0]
     nodes = given if isinstance(given, (tuple, list)) else (given,)
     outputs = [_output(one, sizes) for one in nodes]
-    kept = tuple(
-        one for one, made in zip(read.outputs, outputs, strict=True) if made.kind == "tensor"
-    )
+    updates, read = _without_updates(read, [node.name for node in places])
+    kept = [one for one, made in zip(read.outputs, outputs, strict=True) if made.kind == "tensor"]
+    kept += updates.values()
     users = sum(1 for bound in inputs if bound.kind == "user")
     program = Program(
-        graph=replace(read, outputs=kept), inputs=tuple(inputs),
+        graph=replace(read, outputs=tuple(kept)), inputs=tuple(inputs),
         outputs=tuple(Output("user") for _ in kept), tensors=tensors,
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
         output_tree=Tree.flat(len(kept)), symbols=chosen.ranges, name="graph",
     )  # fmt: skip
-    return program, outputs
+    return _Read(program, outputs, list(updates))
+
+
+def _without_updates(graph: Graph, names: Sequence[str]) -> tuple[dict[int, Ref], Graph]:
+    """What a graph writes into its arguments at its end, by number, and the graph without that."""
+    found: dict[int, Ref] = {}
+    values: dict[str, Ref] = {}  # of arguments that are written, and of the nodes that do it
+    nodes: list[Node] = []
+    numbers = {name: number for number, name in enumerate(names)}
+    for node in graph.nodes:
+        args = _renamed(node.args, values)
+        at = node.args[0] if node.args else None
+        if node.target == _COPY and isinstance(at, Ref) and at.name in numbers:
+            value = args[1]
+            if not isinstance(value, Ref) or graph.types[at.name] != graph.types[value.name]:
+                raise UserError("the graph changes an argument to a value of another type")
+            found[numbers[at.name]] = value
+            values.update(dict.fromkeys((at.name, *node.outputs), value))
+        else:
+            kwargs = {key: _renamed(item, values) for key, item in node.kwargs.items()}
+            nodes.append(replace(node, args=args, kwargs=kwargs))
+    outputs = _renamed(graph.outputs, values)
+    return found, replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _renamed(argument: Any, values: Mapping[str, Ref]) -> Any:
+    if isinstance(argument, Ref):
+        return values.get(argument.name, argument)
+    if type(argument) is tuple:
+        return tuple(_renamed(part, values) for part in argument)
+    return argument
+
+
+_COPY = "aten.copy_.default"
 
 
 def _weight(name: str, tensor: Any) -> Weight:
@@ -396,7 +456,7 @@ def _output(node: Any, sizes: Mapping[str, Dim]) -> _Output:
         if isinstance(value, torch.SymInt):
             return _Output("size", dims_of([value], sizes)[0])
         shape, strides = dims_of(value.shape, sizes), dims_of(value.stride(), sizes)
-    except NotAffine as error:
+    except ValueError as error:
         raise UserError(f"the graph returns a size that programs cannot tell: {error}") from None
     usual = _strides(shape, range(len(shape)))
     plain = all(

@@ -161,7 +161,7 @@ def _tensors(graph: Any, chosen: Chosen) -> list[Dim]:
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             try:
                 dims = dims_of(value.shape, chosen.by_name)
-            except NotAffine:
+            except ValueError:
                 continue
             found[math.prod(dims) * value.dtype.itemsize] = None
     return [size for size in found if not isinstance(size, int)]
@@ -194,7 +194,7 @@ def guards_of(chosen: Chosen, graph: Any) -> list[SizeConstraint]:
             left, right = (
                 parse_size(sympy.srepr(side), chosen.by_name) for side in guard.expr.args
             )
-        except NotAffine:
+        except ValueError:
             continue
         if made := relation(left, right):
             found[made] = None
