@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 import ast
-import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
 from ...hlo.signature import StructureError, Tree
 from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim, SizeTooLong, SymbolicDim, maximum, minimum
+from ...hlo.symbols import Dim, SymbolicDim
 from .trees import with_constants
 
 if TYPE_CHECKING:
     from .program import Program
 
-Values = Mapping[str, Dim]
+Values = Mapping[str, int]
 
 
 class NotAffine(ValueError):
-    """A symbolic size that `SymbolicDim` cannot express, such as a quotient that is no integer."""
+    """A symbolic size that `SymbolicDim` cannot express, such as a product of two symbols."""
 
 
-_FUNCTIONS: dict[str, Callable[[Any, Any], Dim]] = {
-    "Add": lambda x, y: x + y,
+_FIXED: dict[str, Callable[..., int]] = {
     "CleanDiv": lambda x, y: x // y,
     "FloorDiv": lambda x, y: x // y,
-    "Max": lambda x, y: maximum(x, y),
-    "Min": lambda x, y: minimum(x, y),
+    "Max": max,
+    "Min": min,
     "Mod": lambda x, y: x % y,
-    "Mul": lambda x, y: x * y,
+    "Pow": lambda x, y: x**y,
     "PythonMod": lambda x, y: x % y,
 }
-"""sympy's functions and PyTorch's, of two operands or, one after the other, of several."""
+"""What can be computed of sizes only where all symbols are fixed."""
 
 
 def parse_size(text: str, values: Values | None = None) -> Dim:
     """The size that sympy's `srepr` text describes, with the symbols that have values replaced;
-    NotAffine if sizes of programs cannot say it.
+    NotAffine if it is no affine expression of the others.
 
     parse_size("Add(Mul(Integer(2), Symbol('s0', integer=True)), Integer(1))") is 2*s0+1.
     """
     try:
         return _size(ast.parse(text, mode="eval").body, text, values or {})
-    except (SyntaxError, ZeroDivisionError, SizeTooLong):
+    except (SyntaxError, ZeroDivisionError):
         raise NotAffine(f"the size '{text}' is no expression") from None
 
 
@@ -62,11 +59,20 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
         parts = [_size(argument, text, values) for argument in node.args]
         if name == "Integer":
             return parts[0]
-        if name == "Pow" and isinstance(parts[1], int) and parts[1] >= 0:
-            return math.prod([parts[0]] * parts[1])
-        if name in _FUNCTIONS:
-            return functools.reduce(_FUNCTIONS[name], parts)
-    raise NotAffine(f"the size '{text}' is no integer expression of symbols")
+        if name == "Add":
+            return _folded(parts, lambda x, y: x + y)
+        if name == "Mul" and sum(not isinstance(part, int) for part in parts) <= 1:
+            return _folded(parts, lambda x, y: x * y)
+        if name in _FIXED and all(isinstance(part, int) for part in parts):
+            return _FIXED[name](*parts)
+    raise NotAffine(f"the size '{text}' is not a sum of multiples of symbols")
+
+
+def _folded(parts: Sequence[Dim], combine: Callable[[Any, Any], Dim]) -> Dim:
+    total = parts[0]
+    for part in parts[1:]:
+        total = combine(total, part)
+    return total
 
 
 def sizes_from_examples(

@@ -88,15 +88,19 @@ def while_loop(
 
 
 def size_arithmetic(name: str) -> Callable[..., Any]:
-    """Arithmetic on sizes, as far as the result is a size."""
+    """Arithmetic on sizes, as far as the result stays a sum of multiples of symbols."""
 
     def lower(c: Context, left: Any, right: Any) -> Any:
         if isinstance(left, Value) or isinstance(right, Value):
             return _of_values(c, name, left, right)
         if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
             return _FIXED[name](left, right)
-        if name in _OF_SIZES:
-            return _FIXED[name](left, right)
+        if name == "add":
+            return left + right
+        if name == "sub":
+            return left - right
+        if name == "mul" and (isinstance(left, int) or isinstance(right, int)):
+            return left * right
         raise Blocked(
             f"computes '{name}' of the sizes {left} and {right}",
             "export this dimension with a fixed size",
@@ -137,8 +141,6 @@ _FIXED: dict[str, Callable[[Any, Any], Any]] = {
     "gt": lambda x, y: x > y,
     "ge": lambda x, y: x >= y,
 }
-
-_OF_SIZES = ("add", "sub", "mul", "floordiv", "mod")
 
 
 def size_extreme(choose: Callable[..., int]) -> Callable[..., int]:
