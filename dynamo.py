@@ -1,7 +1,8 @@
 """`torch.compile(model, backend="girih")`: graphs of TorchDynamo as girih programs.
 
-A graph is compiled at its first call, and anew for each combination of sizes where TorchDynamo made
-them symbolic. Parameters and buffers become weights of the program, which are read where they are;
+A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, that is one program
+for all of them (`frontends/torch/call_sizes.py`), or, where girih has no such code, with a warning
+one for each combination. Parameters and buffers become weights of the program, which are read where they are;
 when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
 a warning, or is an error with `options={"fallback": False}`.
 
@@ -13,16 +14,19 @@ and all is in the order of PyTorch's current stream.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
+from .frontends.torch.call_sizes import Chosen, dims_of, fixed, guards_of, opened, places_of
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.lower import lower
-from .frontends.torch.program import Input, Output, Program
+from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
 from .hlo.errors import UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
+from .hlo.symbols import Dim, bound
 from .hlo.types import TensorType
 from .options import Options
 from .runtime.devices.architectures import target_for
@@ -36,16 +40,22 @@ class Choices:
     freeze: make parameters and buffers part of the program for inference. When one has changed,
         the graph is compiled anew and takes them at each call from then on, as with False. A
         change through `.data` is not seen.
-    sizes: how many combinations of symbolic sizes are compiled per graph; the others fall back.
+    specialize: compile a graph for each combination of symbolic sizes, with a warning, where girih
+        has no code for all of them; False: raise the error.
+    sizes: how many combinations are then compiled per graph; the others fall back.
     """
 
     fallback: bool = True
     freeze: bool = True
+    specialize: bool = True
     sizes: int = 16
 
 
+_KEPT = 4096  # combinations of sizes of which a graph remembers the program
+
+
 class GirihWarning(UserWarning):
-    """A graph runs in PyTorch because girih cannot compile it."""
+    """A graph runs in PyTorch because girih cannot compile it, or is compiled for each size."""
 
 
 def backend(
@@ -80,7 +90,7 @@ def backend(
 
     compiled = aot_autograd(
         fw_compiler=training, bw_compiler=training, inference_compiler=inference,
-        decompositions=decompositions(), keep_inference_input_mutations=False,
+        decompositions=decompositions(), keep_inference_input_mutations=True,
     )  # fmt: skip
     return compiled(graph_module, example_inputs)  # type: ignore[no-any-return]
 
@@ -109,8 +119,10 @@ def _is_parameter(value: Any) -> bool:
 
 
 class _Graph:
-    """One functional graph of ATen operators, compiled per combination of sizes; called with a
-    list of arguments, which it may empty.
+    """One functional graph of ATen operators; called with a list of arguments, which it may empty.
+
+    Where TorchDynamo made sizes symbolic, one program serves all calls of which some sizes are
+    equal and others are not, up to a largest value; another is compiled where a call leaves that.
     """
 
     def __init__(
@@ -119,40 +131,74 @@ class _Graph:
         self.graph, self.choices, self.options = graph, choices, options
         self.weights = dict(weights)
         self.places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self.symbolic = any(_symbols(node.meta.get("val")) for node in self.places)
-        self.programs: dict[Any, _Program | None] = {}
+        self.symbols = places_of(self.places)
+        self.opens = bool(self.symbols)  # whether calls decide sizes of its programs
+        self.programs: list[_Program] = []
+        self.known: OrderedDict[tuple[int, ...], _Program | None] = OrderedDict()
         self._boxed_call = True  # what PyTorch looks for, and copies with an object's own names
 
     def __call__(self, args: list[Any]) -> Any:
-        sizes = self.sizes(args) if self.symbolic else {}
-        key = tuple(sizes.items())
-        program = self.programs.get(key)
-        if program is not None and not program.is_current():
-            program, self.weights = None, {}
-            self.programs.clear()
-        if program is None and key not in self.programs:
-            program = self.programs[key] = self.compile(args, sizes)
-        return self.graph(*args) if program is None else program(args)
+        sizes = tuple([
+            args[one.argument] if one.axis is None else args[one.argument].shape[one.axis]
+            for one in self.symbols
+        ])  # fmt: skip
+        program = self.known.get(sizes)
+        if program is None or not program.is_current():
+            program = self.find(args, sizes)
+        return self.graph(*args) if program is None else program(args, sizes)
 
-    def sizes(self, args: Sequence[Any]) -> dict[str, int]:
-        """The value of each symbol in the inputs."""
-        found: dict[str, int] = {}
-        for node, value in zip(self.places, args, strict=True):
-            for axis, name in _symbols(node.meta.get("val")):
-                found.setdefault(name, int(value if axis is None else value.shape[axis]))
+    def find(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
+        """The program for these arguments, made where there is none; None: PyTorch runs them."""
+        if any(not program.is_current() for program in self.programs):
+            self.weights = {}
+            self.programs.clear()
+            self.known.clear()
+        if sizes in self.known:
+            return self.known[sizes]
+        found = next((one for one in self.programs if one.admits(sizes)), None)
+        if found is None:
+            found = self.compile(args, sizes)
+        self.known[sizes] = found
+        if len(self.known) > _KEPT:
+            self.known.popitem(last=False)
         return found
 
-    def compile(self, args: Sequence[Any], sizes: Mapping[str, int]) -> _Program | None:
+    def compile(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
         """A program for these arguments; None, with a warning, if PyTorch has to run the graph."""
         try:
-            if len(self.programs) >= self.choices.sizes:
+            if self.opens and (program := self.compile_open(args, sizes)) is not None:
+                return program
+            if self.symbols and len(self.programs) >= self.choices.sizes:
                 raise UserError(f"more than {self.choices.sizes} combinations of sizes")
-            return _Program(self.graph, self.places, self.weights, args, sizes, self.options)
+            return self.made(args, fixed(self.symbols, sizes))
         except UserError as error:
             if not self.choices.fallback:
                 raise
-            warnings.warn(f"girih: this graph runs in PyTorch: {error}", GirihWarning, stacklevel=4)
+            _warn(f"this graph runs in PyTorch: {error}")
             return None
+
+    def compile_open(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
+        """A program that serves other sizes, too; None, with a warning, if girih has no code for
+        that."""
+        before = [program.chosen for program in self.programs]
+        chosen = opened(self.symbols, sizes, before, self.graph)
+        try:
+            return self.made(args, chosen)
+        except UserError as error:
+            if not self.choices.specialize:
+                raise
+            self.opens = False
+            _warn(f"each size of this graph is compiled on its own: {error}")
+            return None
+
+    def made(self, args: Sequence[Any], chosen: Chosen) -> _Program:
+        program = _Program(self.graph, self.places, self.weights, args, chosen, self.options)
+        self.programs.append(program)
+        return program
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"girih: {text}", GirihWarning, stacklevel=5)
 
 
 class _Program:
@@ -164,13 +210,14 @@ class _Program:
         places: Sequence[Any],
         weights: Mapping[int, Any],
         args: Sequence[Any],
-        sizes: Mapping[str, int],
+        chosen: Chosen,
         options: Options,
     ) -> None:
         import torch
 
         from .compiler import compile
 
+        self.chosen, self.admits = chosen, chosen.admits
         self.gpu = _gpu_of(args)
         target = "cpu"
         if self.gpu is not None:
@@ -185,8 +232,17 @@ class _Program:
             if isinstance(value, torch.Tensor) and not fixed
         ]  # fmt: skip
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
-        program, self.outputs = _program(graph, places, args, frozen, sizes)
-        self.run = compile(lower(program), target=target, options=options)
+        read = _read(graph, places, args, frozen, chosen)
+        self.outputs, self.updates = read.outputs, read.updates
+        module = lower(read.program)
+        if self.updates and module.signature is not None:
+            first = len(module.signature.results) - len(self.updates)
+            replaced = {self.given.index(at): first + n for n, at in enumerate(self.updates)}
+            module = replace(module, signature=module.signature.donating(replaced))
+        if chosen.ranges:
+            guards = guards_of(chosen, graph)
+            module = replace(module, constraints=(*module.constraints, *guards))
+        self.run = compile(module, target=target, options=options)
         if self.gpu is not None:
             self.run = self.run.with_device(self.gpu)
 
@@ -194,16 +250,30 @@ class _Program:
         """Whether the weights are what they were."""
         return all(_version(tensor) == version for tensor, version in self.frozen)
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        given = [_plain(args[at]) for at in self.given]
+    def __call__(self, args: Sequence[Any], sizes: tuple[int, ...]) -> list[Any]:
+        values = self.chosen.values(sizes)
         if self.gpu is None:
-            results, tensor = self.run(*given), tensor_of
+            given = [array_of(args[at]) for at in self.given]
+            found = self.run.donate(*given) if self.updates else self.run.call_flat(given)
+            tensor = tensor_of
         else:
-            results, tensor = self.run.on_device(*[one.contiguous() for one in given]), _taken
-        return [
-            None if finish is None else finish(tensor(array))
-            for finish, array in zip(self.outputs, results, strict=True)
-        ]
+            found = self.run.on_device(*[_plain(args[at]).contiguous() for at in self.given])
+            tensor = _taken
+        results = iter(found)
+        outputs = [one.finished(values, results, tensor) for one in self.outputs]
+        for at, result in zip(self.updates, results, strict=True):
+            _update(args[at], tensor(result))
+        return outputs
+
+
+def _update(tensor: Any, value: Any) -> None:
+    """Give an argument its new value, which may lie in its memory already."""
+    import torch
+
+    if tensor.data_ptr() != value.data_ptr() or tensor.stride() != value.stride():
+        tensor.detach().copy_(value)
+    elif not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def _gpu_of(args: Sequence[Any]) -> int | None:
@@ -255,32 +325,25 @@ def _written(graph: Any) -> set[str]:
     }  # fmt: skip
 
 
-def _symbols(value: Any) -> list[tuple[int | None, str]]:
-    """Where a placeholder tells a symbol: the number of a dimension, None for the value itself."""
-    import torch
+class _Read(NamedTuple):
+    """A graph as a reader's Program, whose results are those of `outputs` that are tensors, and
+    behind them the new values of the arguments `updates`."""
 
-    if isinstance(value, torch.SymInt):
-        return [(None, str(value.node.expr))] if value.node.expr.is_Symbol else []
-    if not isinstance(value, torch.Tensor):
-        return []
-    return [
-        (axis, str(size.node.expr)) for axis, size in enumerate(value.shape)
-        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
-    ]  # fmt: skip
+    program: Program
+    outputs: list[_Output]
+    updates: list[int]
 
 
-def _program(
+def _read(
     graph: Any,
     places: Sequence[Any],
     args: Sequence[Any],
     frozen: Sequence[bool],
-    sizes: Mapping[str, int],
-) -> tuple[Program, list[Any]]:
-    """The graph as a reader's Program, and for each of its outputs what makes it of the program's
-    result (None: it is None).
-    """
+    chosen: Chosen,
+) -> _Read:
     import torch
 
+    sizes = chosen.by_name
     reader = Reader(sizes)
     read = reader.graph(graph)
     tensors: dict[str, Weight] = {}
@@ -292,21 +355,60 @@ def _program(
         elif isinstance(value, torch.Tensor):
             inputs.append(Input("user", node.name))
         else:
-            inputs.append(Input("size", node.name, value=value))
+            said = node.meta.get("val")
+            size = dims_of([said], sizes)[0] if isinstance(said, torch.SymInt) else value
+            inputs.append(Input("size", node.name, value=size))
     for name, value in reader.tensors.items():
         inputs.append(Input("constant", name, name))
         tensors[name] = _weight(name, value)
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     given = output.args[0]
-    kinds = [_result(one) for one in (given if isinstance(given, (tuple, list)) else (given,))]
+    nodes = given if isinstance(given, (tuple, list)) else (given,)
+    outputs = [_output(one, sizes) for one in nodes]
+    updates, read = _without_updates(read, [node.name for node in places])
+    kept = [one for one, made in zip(read.outputs, outputs, strict=True) if made.kind == "tensor"]
+    kept += updates.values()
     users = sum(1 for bound in inputs if bound.kind == "user")
     program = Program(
-        graph=read, inputs=tuple(inputs), outputs=tuple(Output("user") for _ in kinds),
-        tensors=tensors,
+        graph=replace(read, outputs=tuple(kept)), inputs=tuple(inputs),
+        outputs=tuple(Output("user") for _ in kept), tensors=tensors,
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
-        output_tree=Tree.flat(len(kinds)), name="graph",
+        output_tree=Tree.flat(len(kept)), symbols=chosen.ranges, name="graph",
     )  # fmt: skip
-    return program, kinds
+    return _Read(program, outputs, list(updates))
+
+
+def _without_updates(graph: Graph, names: Sequence[str]) -> tuple[dict[int, Ref], Graph]:
+    """What a graph writes into its arguments at its end, by number, and the graph without that."""
+    found: dict[int, Ref] = {}
+    values: dict[str, Ref] = {}  # of arguments that are written, and of the nodes that do it
+    nodes: list[Node] = []
+    numbers = {name: number for number, name in enumerate(names)}
+    for node in graph.nodes:
+        args = _renamed(node.args, values)
+        at = node.args[0] if node.args else None
+        if node.target == _COPY and isinstance(at, Ref) and at.name in numbers:
+            value = args[1]
+            if not isinstance(value, Ref) or graph.types[at.name] != graph.types[value.name]:
+                raise UserError("the graph changes an argument to a value of another type")
+            found[numbers[at.name]] = value
+            values.update(dict.fromkeys((at.name, *node.outputs), value))
+        else:
+            kwargs = {key: _renamed(item, values) for key, item in node.kwargs.items()}
+            nodes.append(replace(node, args=args, kwargs=kwargs))
+    outputs = _renamed(graph.outputs, values)
+    return found, replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _renamed(argument: Any, values: Mapping[str, Ref]) -> Any:
+    if isinstance(argument, Ref):
+        return values.get(argument.name, argument)
+    if type(argument) is tuple:
+        return tuple(_renamed(part, values) for part in argument)
+    return argument
+
+
+_COPY = "aten.copy_.default"
 
 
 def _weight(name: str, tensor: Any) -> Weight:
@@ -314,38 +416,59 @@ def _weight(name: str, tensor: Any) -> Weight:
     return Weight(name, lambda: array_of(tensor), type)
 
 
-def _result(node: Any) -> Any:
-    """What makes a graph's result of the program's, a tensor; None where there is none."""
-    if not hasattr(node, "meta"):
-        return None if node is None else lambda tensor: node
-    value = node.meta.get("val")
-    if not hasattr(value, "stride"):
-        return lambda tensor: tensor.item()  # a size
-    dense = _is_dense(value)
+class _Output(NamedTuple):
+    """What a graph gives: a "tensor", of strides that are not row-major; a "size"; or a "value",
+    which is no tensor."""
 
-    def finished(tensor: Any) -> Any:
+    kind: str
+    value: Any = None
+    shape: tuple[Dim, ...] = ()
+    strides: tuple[Dim, ...] | None = None  # None: row-major
+
+    def finished(self, sizes: Mapping[str, int], results: Iterator[Any], tensor: Any) -> Any:
+        """The output, of the program's next result where it is a tensor."""
+        if self.kind == "tensor":
+            found = tensor(next(results))
+            return found if self.strides is None else self.laid_out(found, sizes)
+        return bound(self.value, sizes) if self.kind == "size" else self.value
+
+    def laid_out(self, tensor: Any, sizes: Mapping[str, int]) -> Any:
+        """The result in PyTorch's memory order."""
         import torch
 
-        if dense:
-            return tensor
-        order = sorted(range(tensor.dim()), key=lambda d: -int(strides[d]))
+        strides = [bound(stride, sizes) for stride in self.strides or ()]
+        order = sorted(range(tensor.dim()), key=lambda d: -strides[d])
         steps = _strides(tensor.shape, order)
         like = torch.empty_strided(tensor.shape, steps, dtype=tensor.dtype, device=tensor.device)
         return like.copy_(tensor)
 
-    strides = [size if isinstance(size, int) else 1 << 40 for size in value.stride()]
-    return finished
+
+def _output(node: Any, sizes: Mapping[str, Dim]) -> _Output:
+    """What becomes of one of the graph's outputs; UserError for sizes that it cannot tell."""
+    import torch
+
+    if not hasattr(node, "meta"):
+        return _Output("value", node)
+    value = node.meta.get("val")
+    if isinstance(value, int):
+        return _Output("value", value)
+    try:
+        if isinstance(value, torch.SymInt):
+            return _Output("size", dims_of([value], sizes)[0])
+        shape, strides = dims_of(value.shape, sizes), dims_of(value.stride(), sizes)
+    except ValueError as error:
+        raise UserError(f"the graph returns a size that programs cannot tell: {error}") from None
+    usual = _strides(shape, range(len(shape)))
+    plain = all(
+        one == two or size == 1 for one, two, size in zip(strides, usual, shape, strict=True)
+    )
+    return _Output("tensor", None, shape, None if plain or 0 in shape else strides)
 
 
-def _is_dense(value: Any) -> bool:
-    """Whether PyTorch would lay the result out in row-major order."""
-    strides = [size if isinstance(size, int) else None for size in value.stride()]
-    return None in strides or bool(value.is_contiguous())
-
-
-def _strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+def _strides(shape: Sequence[Any], order: Sequence[int]) -> list[Any]:
     """Strides of a dense tensor whose dims lie in that order, the outermost first."""
     strides, step = [0] * len(shape), 1
     for axis in reversed(order):
-        strides[axis], step = step, step * max(int(shape[axis]), 1)
+        strides[axis] = step
+        step = step * (max(shape[axis], 1) if isinstance(shape[axis], int) else shape[axis])
     return strides

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -225,30 +225,41 @@ def _lazy(tensor: Any) -> Any:
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
     """A torch tensor as a numpy array over the same memory (copied only from another device)."""
-    import torch
-
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
-    element = element_of(tensor.dtype)
-    if element.dtype.type.__module__.startswith("ml_dtypes") or hasattr(
-        ml_dtypes, element.dtype.name
-    ):
-        raw = {1: torch.uint8, 2: torch.int16}[element.itemsize]
-        return tensor.view(raw).numpy().view(element.dtype)
-    return tensor.numpy()
+    raw = _RAW.get(tensor.dtype)
+    if raw is None:
+        raw = _RAW[tensor.dtype] = _raw(tensor.dtype)
+    if raw.tensor is None:
+        return tensor.numpy(force=True)  # type: ignore[no-any-return]
+    return tensor.view(raw.tensor).numpy(force=True).view(raw.array)  # type: ignore[no-any-return]
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:
     """A numpy array as a torch tensor over the same memory."""
     import torch
 
-    if array.dtype.name in _OWN:
-        raw = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
-        return torch.from_numpy(array.view(raw)).view(getattr(torch, array.dtype.name))
-    return torch.from_numpy(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    raw = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
+    return torch.from_numpy(array.view(raw)).view(getattr(torch, array.dtype.name))
 
 
-_OWN = frozenset({"bfloat16", *(name for name in _ELEMENTS if name.startswith("float8"))})
-"""Element types that torch has and numpy alone has not."""
+class _Raw(NamedTuple):
+    """How numpy sees tensors of a type that it has not: as bytes of `tensor`, then as `array`."""
+
+    tensor: Any  # None: numpy has it
+    array: Any
+
+
+_RAW: dict[Any, _Raw] = {}  # by torch dtype
+
+
+def _raw(dtype: Any) -> _Raw:
+    import torch
+
+    own = element_of(dtype).dtype
+    if own.isbuiltin == 1:
+        return _Raw(None, own)
+    return _Raw({1: torch.uint8, 2: torch.int16}[own.itemsize], own)
 
 
 def element_of(dtype: Any) -> ElementType:
