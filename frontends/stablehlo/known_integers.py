@@ -68,8 +68,9 @@ class KnownIntegers:
                     met = range_.meet(said)
                 except UserError:
                     break  # that nothing is left is said by whoever asks for the facts
-                origins = dict.fromkeys(o for o in (said.origin, range_.origin) if o)
                 if met[:4] != said[:4]:
+                    old = said.origin if met[:4] != range_[:4] else ""
+                    origins = dict.fromkeys(o for o in (old, range_.origin) if o)
                     self.symbols[name] = met._replace(origin="; ".join(origins))
                 return
         if constraint not in self.constraints:
