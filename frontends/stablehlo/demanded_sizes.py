@@ -190,8 +190,8 @@ def with_equal_sizes(converter: Converter, module: Module) -> Module:
         raise ImportBlockers([Blocker("func.func", "", reason, remedy)], converter.document.source)
     symbols = {name: symbol for name, symbol in module.symbols.items() if name not in left}
     notes = [
-        f"argument {arguments[name]} is taken to be the size {names[name]}, which operations demand; "
-        "calls do not look at its value"
+        f"argument {arguments[name]} is taken to be the size {names[name]}, which operations "
+        "demand; calls do not look at its value"
         for name in arguments
         if name in names
     ]

@@ -9,7 +9,7 @@ of the operations; integers are taken to be large enough for their sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -495,4 +495,3 @@ _RULES: dict[str, Rule] = {
     "transpose": _transpose,
     "xor": _each(lambda known, op, x, y: _unlike(x, y)),
 }
-

@@ -40,7 +40,7 @@ class OpenProgram(NamedTuple):
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """The range of each variable."""
-        return {name: (1, self.largest) for name in self.calls[0]}
+        return dict.fromkeys(self.calls[0], (1, self.largest))
 
     def inputs(self, sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
         random = np.random.default_rng(seed)
@@ -200,4 +200,3 @@ PROGRAMS = (
 
 def leaves(results: Any) -> list[Array]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(results)]
-

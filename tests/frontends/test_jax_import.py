@@ -306,7 +306,9 @@ def test_symbolic_shapes_stay_symbolic_without_examples() -> None:
     module = import_jax(symbolic())
     assert list(module.symbols) == ["b"]
     assert_same(run(module, x, w), polymorphic(x, w))
-    with pytest.raises(girih.UserError, match=r"= 2\*b is 5, but the size b must be a whole number"):
+    with pytest.raises(
+        girih.UserError, match=r"= 2\*b is 5, but the size b must be a whole number"
+    ):
         run(module, x[:5], w)
 
 

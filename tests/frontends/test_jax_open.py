@@ -61,7 +61,10 @@ def test_constraints_are_the_programs() -> None:
     np.testing.assert_allclose(program(x), x.reshape(2, 8, 3, 2).sum(1), rtol=1e-5, atol=1e-5)
     for shape, message in (
         ((12, 3, 2), r"a\) % 8 == 0 .*a = 12 .*symbolic shape constraint 8\*floordiv\(a, 8\)"),
-        ((0, 3, 2), r"size a must be at least 8 \(Input shapes.*Expected 'a - 8' to be greater or equal to 0"),
+        (
+            (0, 3, 2),
+            r"size a must be at least 8 \(Input shapes.*Expected 'a - 8' to be greater",
+        ),
         ((8, 0, 2), r"size b must be from 1 to 512 \(Expected value >= 1 for dimension variable"),
     ):
         with pytest.raises(girih.UserError, match=message) as error:

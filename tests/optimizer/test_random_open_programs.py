@@ -95,7 +95,7 @@ class OpenProgrammer(Programmer):
         place = self.chance.randrange(len(dims)) if dims else 0
         if choice < 0.3 or not dims:
             dims.insert(self.chance.randint(0, len(dims)), 1)
-        elif choice < 0.6 and self.facts.divides(2, dims[place]) :
+        elif choice < 0.6 and self.facts.divides(2, dims[place]):
             dims[place : place + 1] = [dims[place] // 2, 2][:: self.chance.choice((1, -1))]
         elif choice < 0.8 and len(dims) > 1:
             place = min(place, len(dims) - 2)
@@ -118,7 +118,9 @@ class OpenProgrammer(Programmer):
         x = self.any()
         starts, limits = [], []
         for d in x.dims:
-            start, limit = self.chance.choice(((0, d), (0, d), (1, d), (0, d // 2 + 1), (d // 2, d)))
+            start, limit = self.chance.choice(
+                ((0, d), (0, d), (1, d), (0, d // 2 + 1), (d // 2, d))
+            )
             starts.append(start)
             limits.append(limit)
         steps = tuple(self.chance.choice((1, 1, 2, 3)) for _ in x.dims)
