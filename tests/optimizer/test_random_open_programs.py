@@ -11,6 +11,7 @@ import pytest
 
 import girih
 from girih.hlo.assumptions import Assumptions, assuming
+from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import VerifyError
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.sizes import Symbol
@@ -189,6 +190,25 @@ class OpenProgrammer(Programmer):
         kind = TensorType((), F32 if x.element.is_float else I32)
         return self.b("add", self.b.convert(x, kind.element), self.b.broadcast(
             self.b.count(x, over, kind), x.dims, ()))  # fmt: skip
+
+    def loop(self) -> Value | None:
+        """A few turns over a value; what is added comes from outside."""
+        x = self.any(kind=("float", "int"))
+        if x is None:
+            return None
+        other, scalar = self.mate(x), TensorType((), I32)
+        turns = self.chance.randint(0, 3)
+
+        def body(c: Builder, i: Value, y: Value) -> list[Value]:
+            name = self.chance.choice(("add", "maximum", "subtract"))
+            return [c("add", i, c.constant(1, scalar)), c(name, y, other)]
+
+        types = [scalar, x.tensor]
+        regions = (
+            build_region(types, lambda c, i, y: [c.compare("LT", i, c.constant(turns, scalar))]),
+            build_region(types, body),
+        )
+        return self.b.op("while", [self.b.constant(0, scalar), x], {}, regions).results[1]
 
 
 STEPS = tuple(
