@@ -141,7 +141,8 @@ def _limits(op: Op) -> Iterator[Relation]:
         windows = [op.operands[-1].dims[place] for place in op.update_window_dims]
         found = [(windows, kept), ([1] * op.operands[0].rank, op.operands[0].dims)]
     for left, right in found:
-        yield from ((a, "<=", b) for a, b in zip(left, right, strict=False))
+        for low, high in zip(left, right, strict=False):
+            yield low, "<=", high
 
 
 # Arguments that are sizes of other arguments, as JAX's exports had them before 2023.

@@ -48,7 +48,8 @@ class OpenProgram(NamedTuple):
         for shape, dtype, *ends in self.arguments:
             dims = eval(f"[{shape}]", {}, dict(sizes))  # noqa: S307 - our own text
             if ends:
-                found.append(random.integers(*ends, dims).astype(dtype))
+                first, beyond = ends
+                found.append(random.integers(first, beyond, dims).astype(dtype))
             else:
                 found.append(random.standard_normal(dims).astype(dtype))
         return found
