@@ -1,11 +1,16 @@
-"""Generated programs through the simplifier: none may compute something else or be unfinished.
+"""Generated programs: none may compute something else than the interpreter, or be unfinished.
 
     python benchmarks/random_programs.py [count]
+    python benchmarks/random_programs.py --open [count]
 
 Half of the programs (20,000 by default) are simplified bit for bit and compared so; the others with
 the default licences, compared loosely. All are simplified a second time, and nothing may change.
 The programs are those of tests/optimizer/test_random_programs.py, of seeds 0, 1, ... Results go to
 benchmarks/results/random_programs.json.
+
+With --open, programs with symbols (3,000 by default), those of
+tests/optimizer/test_random_open_programs.py: compiled once for the CPU, run at five sizes each.
+Results go to benchmarks/results/random_open_programs.json; what there is no code for is counted.
 """
 
 from __future__ import annotations
@@ -19,15 +24,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from girih.optimizer.licence import BITWISE, DEFAULT_LICENCES, Ledger
+from girih.optimizer.passes.simplify import Simplify
+from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.options import Options
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "optimizer"))
-
-programs: Any = importlib.import_module("test_random_programs")
-
-from girih.optimizer.licence import BITWISE, DEFAULT_LICENCES, Ledger  # noqa: E402
-from girih.optimizer.passes.simplify import Simplify  # noqa: E402
-from girih.optimizer.pipeline import run_pipeline, simplify_pipeline  # noqa: E402
-from girih.options import Options  # noqa: E402
+programs: Any = importlib.import_module("girih.tests.optimizer.test_random_programs")
+open_programs: Any = importlib.import_module("girih.tests.optimizer.test_random_open_programs")
 
 
 def problem(seed: int, hits: Counter[str]) -> str:
@@ -45,24 +49,46 @@ def problem(seed: int, hits: Counter[str]) -> str:
     return programs.apart(module, after, inputs, exact)
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    begin = time.process_time()
+def closed(count: int) -> dict[str, Any]:
+    """What becomes of programs with fixed sizes."""
     hits: Counter[str] = Counter()
-    wrong = {}
+    wrong = {seed: found for seed in range(count) if (found := told(seed, problem(seed, hits)))}
+    return {"wrong": wrong, "rules_that_fired": len(hits), "hits": dict(sorted(hits.items()))}
+
+
+def with_symbols(count: int) -> dict[str, Any]:
+    """What becomes of programs with symbols."""
+    wrong, refused = {}, 0
     for seed in range(count):
-        found = problem(seed, hits)
-        if found:
+        try:
+            found = open_programs.problem(seed)
+        except Exception as error:  # noqa: BLE001 - told
+            found = f"{type(error).__name__}: {error}"
+        if found.startswith("refused: "):
+            refused += 1
+        elif told(seed, found):
             wrong[seed] = found
-            print(seed, found)
+    return {"wrong": wrong, "refused": refused}
+
+
+def told(seed: int, found: str) -> str:
+    if found:
+        print(seed, found, flush=True)
+    return found
+
+
+def main() -> None:
+    counts = [int(word) for word in sys.argv[1:] if word != "--open"]
+    is_open = "--open" in sys.argv
+    count = counts[0] if counts else 3_000 if is_open else 20_000
+    begin = time.process_time()
+    found = with_symbols(count) if is_open else closed(count)
     seconds = time.process_time() - begin
-    print(f"{count} programs, {len(wrong)} wrong, {len(hits)} rules fired, {seconds:.0f} s")
-    result = {
-        "programs": count, "wrong": wrong, "rules_that_fired": len(hits),
-        "cpu_seconds": round(seconds), "hits": dict(sorted(hits.items())),
-    }  # fmt: skip
+    print(f"{count} programs, {len(found['wrong'])} wrong, {seconds:.0f} s")
+    result = {"programs": count, "cpu_seconds": round(seconds), **found}
+    name = "random_open_programs" if is_open else "random_programs"
     text = json.dumps(result, indent=1) + "\n"
-    ROOT.joinpath("benchmarks", "results", "random_programs.json").write_text(text)
+    ROOT.joinpath("benchmarks", "results", f"{name}.json").write_text(text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ class Axis:
     """A non-negative integer below `extent`; `value` is that of lane 0, or a vector if GENERAL.
 
     Where a call decides the extent it may be 0: then there is no such integer, and no code runs
-    that computes with it. `depth` is the number of loops around its definition; `value` is a multiple of `multiple`.
+    that computes with it. `depth` is the number of loops around its definition; `value` is a
+    multiple of `multiple`.
     """
 
     __slots__ = ("value", "extent", "lanes", "depth", "multiple", "serial")

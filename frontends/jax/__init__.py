@@ -19,8 +19,8 @@ def read_exported(
 ) -> Module:
     """The module of a serialized `jax.export.Exported`; needs no jax.
 
-    Example inputs fix the shapes that the export leaves symbolic. UserError where the file is
-    damaged, ImportBlockers where girih cannot import it.
+    Shapes stay symbolic where the export has them so; example inputs fix them. UserError where the
+    file is damaged, ImportBlockers where girih cannot import it.
     """
     return import_export(read_export_file(data, name or "<export>"), name, examples, keywords)
 

@@ -22,7 +22,7 @@ def read_stablehlo(
     """The module of a StableHLO program: its text, or the bytes of text or a portable artifact.
 
     examples: arrays whose shapes fix the sizes that the program's inputs leave free; a note of
-    the module says so. Without them these sizes stay symbolic, which the interpreter can run.
+    the module says so. Without them these sizes are symbols.
     entry: the function to start with; by default `main`, or the only one that there is.
     UserError where the program is malformed, ImportBlockers where girih cannot import it.
     """

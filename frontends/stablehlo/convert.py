@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo import ops
+from ...hlo.assumptions import assuming
 from ...hlo.errors import Blocker, ImportBlockers, SeveralEntries, UnsupportedError, UserError
 from ...hlo.graph import (
     Dense,
@@ -26,7 +27,6 @@ from ...hlo.graph import (
     Weight,
     arguments,
 )
-from ...hlo.assumptions import assuming
 from ...hlo.sizes import Symbol
 from ...hlo.types import (
     TOKEN,

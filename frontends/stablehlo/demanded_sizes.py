@@ -141,7 +141,8 @@ def _limits(op: Op) -> Iterator[Relation]:
         windows = [op.operands[-1].dims[place] for place in op.update_window_dims]
         found = [(windows, kept), ([1] * op.operands[0].rank, op.operands[0].dims)]
     for left, right in found:
-        yield from ((a, "<=", b) for a, b in zip(left, right, strict=False))
+        for low, high in zip(left, right, strict=False):
+            yield low, "<=", high
 
 
 # Arguments that are sizes of other arguments, as JAX's exports had them before 2023.
@@ -190,8 +191,8 @@ def with_equal_sizes(converter: Converter, module: Module) -> Module:
         raise ImportBlockers([Blocker("func.func", "", reason, remedy)], converter.document.source)
     symbols = {name: symbol for name, symbol in module.symbols.items() if name not in left}
     notes = [
-        f"argument {arguments[name]} is taken to be the size {names[name]}, which operations demand; "
-        "calls do not look at its value"
+        f"argument {arguments[name]} is taken to be the size {names[name]}, which operations "
+        "demand; calls do not look at its value"
         for name in arguments
         if name in names
     ]

@@ -9,7 +9,7 @@ of the operations; integers are taken to be large enough for their sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -68,8 +68,9 @@ class KnownIntegers:
                     met = range_.meet(said)
                 except UserError:
                     break  # that nothing is left is said by whoever asks for the facts
-                origins = dict.fromkeys(o for o in (said.origin, range_.origin) if o)
                 if met[:4] != said[:4]:
+                    old = said.origin if met[:4] != range_[:4] else ""
+                    origins = dict.fromkeys(o for o in (old, range_.origin) if o)
                     self.symbols[name] = met._replace(origin="; ".join(origins))
                 return
         if constraint not in self.constraints:
@@ -494,4 +495,3 @@ _RULES: dict[str, Rule] = {
     "transpose": _transpose,
     "xor": _each(lambda known, op, x, y: _unlike(x, y)),
 }
-

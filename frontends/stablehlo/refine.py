@@ -30,6 +30,7 @@ from .known_integers import MAXIMUM_KNOWN, OF_DATA, KnownIntegers
 if TYPE_CHECKING:
     from .convert import Converter
 
+
 def is_free(kind: tree.Type) -> bool:
     """Whether a type has a dimension that is not fixed."""
     if isinstance(kind, tree.Tuple):

@@ -191,3 +191,134 @@ def test_run_time_padding_of_a_convolution_on_cpu(stride, spread, base, low, hig
     }
     padding = np.array([[low, high]], np.int32)
     on_both([x, w, padding], "dynamic_conv", TensorType((2, count, 4), F32), **facts)
+
+
+# Sizes that stay open: compiled once, without examples.
+
+# As JAX exported it before 2023: the size is an argument, too.
+LEADING = """
+func.func public @main(%n: tensor<i64>, %x: tensor<?x1x3xf32>, %y: tensor<?x3xf32>)
+    -> (tensor<?x2x3xf32>, tensor<?xi32>, tensor<f32>) {
+  %0 = stablehlo.convert %n : (tensor<i64>) -> tensor<i32>
+  %1 = stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>
+  %2 = stablehlo.constant dense<[2, 3]> : tensor<2xi32>
+  %3 = stablehlo.concatenate %1, %2, dim = 0 : (tensor<1xi32>, tensor<2xi32>) -> tensor<3xi32>
+  %4 = stablehlo.dynamic_broadcast_in_dim %x, %3, dims = [0, 1, 2]
+    : (tensor<?x1x3xf32>, tensor<3xi32>) -> tensor<?x2x3xf32>
+  %5 = stablehlo.dynamic_broadcast_in_dim %y, %3, dims = [0, 2]
+    : (tensor<?x3xf32>, tensor<3xi32>) -> tensor<?x2x3xf32>
+  %6 = stablehlo.add %4, %5 : tensor<?x2x3xf32>
+  %7 = stablehlo.dynamic_iota %1, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+  %8 = stablehlo.convert %n : (tensor<i64>) -> tensor<f32>
+  return %6, %7, %8 : tensor<?x2x3xf32>, tensor<?xi32>, tensor<f32>
+}
+"""
+
+
+def test_leading_arguments_that_are_sizes():
+    module = girih.import_model(LEADING)
+    assert list(module.symbols) == ["d0"] and "argument 0 is taken to be the size d0" in str(module)
+    program = girih.compile(module, sizes={"d0": (0, 9)}, options=girih.Options(cache="off"))
+    for size in (0, 1, 5, 9):
+        x, y = (np.random.default_rng(size).normal(size=(size, n, 3)).astype("f") for n in (1, 4))
+        inputs = (np.array(size), x, y[:, 0])
+        wanted = (np.repeat(x, 2, 1) + y[:, :1], np.arange(size, dtype=np.int32), np.float32(size))
+        equal(girih.interpret(module, inputs), wanted)
+        equal(program(*inputs), wanted)
+    with pytest.raises(girih.UserError, match="strict.*argument 0 is taken to be"):
+        strict = girih.Options(cache="off", strict=True)
+        girih.compile(module, sizes={"d0": (0, 9)}, options=strict)
+
+
+LOOP = """
+func.func private @half(%n: tensor<i32>) -> tensor<i32> {
+  %c = stablehlo.constant dense<2> : tensor<i32>
+  %0 = stablehlo.divide %n, %c : tensor<i32>
+  return %0 : tensor<i32>
+}
+func.func @main(%x: tensor<?x2xf32>, %k: tensor<i32>) -> (tensor<?x4xf32>, tensor<?x2xf32>) {
+  %z = stablehlo.constant dense<0> : tensor<i32>
+  %o = stablehlo.constant dense<1> : tensor<i32>
+  %four = stablehlo.constant dense<4> : tensor<1xi32>
+  %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x2xf32>) -> tensor<i32>
+  %h = func.call @half(%n) : (tensor<i32>) -> tensor<i32>
+  %t = stablehlo.multiply %h, %o : tensor<i32>
+  %even = stablehlo.add %t, %h : tensor<i32>
+  %holds = stablehlo.compare EQ, %even, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  stablehlo.custom_call @shape_assertion(%holds, %n) {error_message = "rows are pairs, not {0}",
+    has_side_effect = true} : (tensor<i1>, tensor<i32>) -> ()
+  %1 = stablehlo.reshape %h : (tensor<i32>) -> tensor<1xi32>
+  %s = stablehlo.concatenate %1, %four, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %r = stablehlo.dynamic_reshape %x, %s : (tensor<?x2xf32>, tensor<2xi32>) -> tensor<?x4xf32>
+  %2:3 = stablehlo.while(%i = %k, %a = %r, %m = %h) : tensor<i32>, tensor<?x4xf32>, tensor<i32>
+  cond {
+    %g = stablehlo.compare GT, %i, %z : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %g : tensor<i1>
+  } do {
+    %j = stablehlo.subtract %i, %o : tensor<i32>
+    %w = stablehlo.reshape %m : (tensor<i32>) -> tensor<1xi32>
+    %d = stablehlo.concatenate %w, %four, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+    %f = stablehlo.convert %j : (tensor<i32>) -> tensor<f32>
+    %b = stablehlo.dynamic_broadcast_in_dim %f, %d, dims = []
+      : (tensor<f32>, tensor<2xi32>) -> tensor<?x4xf32>
+    %c = stablehlo.add %a, %b : tensor<?x4xf32>
+    stablehlo.return %j, %c, %m : tensor<i32>, tensor<?x4xf32>, tensor<i32>
+  }
+  %p = stablehlo.compare GT, %k, %z : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  %3 = "stablehlo.if"(%p) ({
+    stablehlo.return %x : tensor<?x2xf32>
+  }, {
+    %q = stablehlo.negate %x : tensor<?x2xf32>
+    stablehlo.return %q : tensor<?x2xf32>
+  }) : (tensor<i1>) -> tensor<?x2xf32>
+  return %2#1, %3 : tensor<?x4xf32>, tensor<?x2xf32>
+}
+"""
+
+
+def test_open_types_in_loops_branches_and_checks():
+    module = girih.import_model(LOOP)
+    d0 = girih.hlo.symbols.SymbolicDim("d0")
+    assert module.body.result_types[0].dims == (d0 // 2, 4)
+    assert module.assumptions.divides(2, d0) is True
+    program = girih.compile(module, sizes={"d0": (0, 40)}, options=girih.Options(cache="off"))
+    for size, turns in ((0, 1), (2, 0), (6, 3), (38, 4)):
+        x = np.random.default_rng(size).normal(size=(size, 2)).astype(np.float32)
+        y = x.reshape(-1, 4)
+        for turn in reversed(range(turns)):
+            y = y + np.float32(turn)
+        inputs = (x, np.int32(turns))
+        for found in (girih.interpret(module, inputs), program(*inputs)):
+            equal(found, (y, x if turns else -x))
+    with pytest.raises(girih.UserError, match=r"d0 = 5 \(rows are pairs, not d0\)"):
+        program(np.zeros((5, 2), np.float32), np.int32(0))
+
+
+def test_operations_demand_that_sizes_fit():
+    text = """
+    func.func @main(%x: tensor<?x4xf32>, %y: tensor<4x?xf32>, %i: tensor<i32>, %z: tensor<?x2xf32>)
+        -> (tensor<?x?xf32>, tensor<?x4xf32>) {
+      %c = stablehlo.constant dense<0> : tensor<i32>
+      %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+        : (tensor<?x4xf32>, tensor<4x?xf32>) -> tensor<?x?xf32>
+      %1 = stablehlo.dot_general %0, %0, contracting_dims = [1] x [0]
+        : (tensor<?x?xf32>, tensor<?x?xf32>) -> tensor<?x?xf32>
+      %2 = stablehlo.dynamic_update_slice %x, %z, %i, %c
+        : (tensor<?x4xf32>, tensor<?x2xf32>, tensor<i32>, tensor<i32>) -> tensor<?x4xf32>
+      return %1, %2 : tensor<?x?xf32>, tensor<?x4xf32>
+    }
+    """
+    module = girih.import_model(text)
+    assert module.body.arguments[1].dims == (4, module.body.arguments[0].dims[0])
+    (constraint,) = module.constraints
+    assert str(constraint) == "d2 <= d0" and constraint.origin == "dynamic_update_slice at <text>:9"
+    x, y, z = (
+        np.random.default_rng(0).normal(size=s).astype("f") for s in ((5, 4), (4, 5), (3, 2))
+    )
+    product, updated = girih.interpret(module, (x, y, np.int32(1), z))
+    np.testing.assert_allclose(product, x @ y @ x @ y, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(updated[1:4, :2], z)
+    with pytest.raises(girih.UserError, match="d2 <= d0 does not hold for d0 = 5, d2 = 6"):
+        girih.interpret(module, (x, y, np.int32(1), np.zeros((6, 2), np.float32)))
+    with pytest.raises(girih.UserError, match="input 1: dimension 1 = d0 is 4, but must be 5"):
+        girih.interpret(module, (x, y[:, :4], np.int32(1), z))

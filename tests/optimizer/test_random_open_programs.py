@@ -11,6 +11,7 @@ import pytest
 
 import girih
 from girih.hlo.assumptions import Assumptions, assuming
+from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import VerifyError
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.sizes import Symbol
@@ -95,7 +96,7 @@ class OpenProgrammer(Programmer):
         place = self.chance.randrange(len(dims)) if dims else 0
         if choice < 0.3 or not dims:
             dims.insert(self.chance.randint(0, len(dims)), 1)
-        elif choice < 0.6 and self.facts.divides(2, dims[place]) :
+        elif choice < 0.6 and self.facts.divides(2, dims[place]):
             dims[place : place + 1] = [dims[place] // 2, 2][:: self.chance.choice((1, -1))]
         elif choice < 0.8 and len(dims) > 1:
             place = min(place, len(dims) - 2)
@@ -118,7 +119,9 @@ class OpenProgrammer(Programmer):
         x = self.any()
         starts, limits = [], []
         for d in x.dims:
-            start, limit = self.chance.choice(((0, d), (0, d), (1, d), (0, d // 2 + 1), (d // 2, d)))
+            start, limit = self.chance.choice(
+                ((0, d), (0, d), (1, d), (0, d // 2 + 1), (d // 2, d))
+            )
             starts.append(start)
             limits.append(limit)
         steps = tuple(self.chance.choice((1, 1, 2, 3)) for _ in x.dims)
@@ -187,6 +190,25 @@ class OpenProgrammer(Programmer):
         kind = TensorType((), F32 if x.element.is_float else I32)
         return self.b("add", self.b.convert(x, kind.element), self.b.broadcast(
             self.b.count(x, over, kind), x.dims, ()))  # fmt: skip
+
+    def loop(self) -> Value | None:
+        """A few turns over a value; what is added comes from outside."""
+        x = self.any(kind=("float", "int"))
+        if x is None:
+            return None
+        other, scalar = self.mate(x), TensorType((), I32)
+        turns = self.chance.randint(0, 3)
+
+        def body(c: Builder, i: Value, y: Value) -> list[Value]:
+            name = self.chance.choice(("add", "maximum", "subtract"))
+            return [c("add", i, c.constant(1, scalar)), c(name, y, other)]
+
+        types = [scalar, x.tensor]
+        regions = (
+            build_region(types, lambda c, i, y: [c.compare("LT", i, c.constant(turns, scalar))]),
+            build_region(types, body),
+        )
+        return self.b.op("while", [self.b.constant(0, scalar), x], {}, regions).results[1]
 
 
 STEPS = tuple(
