@@ -17,7 +17,7 @@ from ..room import operand as second
 from ..symbols import maximum
 from ..types import F32, I1, I8, TensorType, Type
 from . import bodies, numerics
-from .clauses import merge_dims, per_dim, same_dims, same_element, simplified
+from .clauses import at_most, merge_dims, per_dim, same_dims, same_element, simplified
 from .examples import binary_body, counting, f32, i8, scalar_body
 from .reduction import folding_body, folding_clauses, inits_of, inputs_of, scatter_elements
 from .shape import padded
@@ -42,7 +42,9 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
         "size(window_dimensions) = rank(inputs[0])",
         lambda o: len(o.window_dimensions) == o.operands[0].rank,
     )
-    C5 = constraint("0 < window_dimensions", lambda o: min(o.window_dimensions, default=1) > 0)
+    C5 = constraint(
+        "0 < window_dimensions", lambda o: all(at_most(1, size) for size in o.window_dimensions)
+    )
     C6 = constraint(
         "window_strides, base_dilations, window_dilations and padding have as many entries",
         lambda o: all(
@@ -166,7 +168,7 @@ def running(o: Op) -> tuple[int, bool] | None:
     padding: a running total. None for other windows."""
     source, sizes = o.operands[0].dims, o.window_dimensions
     strides, base, dilations, padding = _window_attributes(o, len(source))
-    moving = [d for d, size in enumerate(sizes) if size > 1]
+    moving = [d for d, size in enumerate(sizes) if size != 1]
     if len(moving) != 1 or any(step != 1 for step in (*strides, *base, *dilations)):
         return None
     (d,) = moving
@@ -251,7 +253,9 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
         "window_dimensions has rank(operand) entries",
         lambda o: len(o.window_dimensions) in (0, o.operand.rank),
     )
-    C5 = constraint("0 < window_dimensions", lambda o: min(o.window_dimensions, default=1) > 0)
+    C5 = constraint(
+        "0 < window_dimensions", lambda o: all(at_most(1, size) for size in o.window_dimensions)
+    )
     C7 = constraint("0 < window_strides", lambda o: min(o.window_strides, default=1) > 0)
     C2 = constraint(
         "source has the dimensions of operand's windows",
