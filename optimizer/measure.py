@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ..hlo.deciding import largest
 from ..hlo.graph import Module, Op, Region
 from .lending import Lent, lives
 from .memory import rounded
@@ -87,23 +88,23 @@ def measure_body(
 
 
 def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure:
-    """The memory that steps need."""
+    """The memory that steps need: where calls decide sizes, the most."""
     ranges, lent = lives(steps)
     count = len(steps.steps)
     needs = [0] * count
     if scratch is not None:
         for number, step in enumerate(steps.steps):
             if isinstance(step, RunStep):
-                needs[number] = size_of(scratch(step.op))
+                needs[number] = size_of(largest(scratch(step.op)))
     arena, every = [0] * (count + 1), [0] * (count + 1)
     for buffer, (first, last) in ranges.items():
         for changes in (every,) if buffer in lent else (arena, every):
-            changes[first] += size_of(buffer.bytes)
-            changes[last + 1] -= size_of(buffer.bytes)
+            changes[first] += size_of(largest(buffer.bytes))
+            changes[last + 1] -= size_of(largest(buffer.bytes))
     own = [buffer for buffer in steps.outputs if buffer.replaces is None]
     written = live_ranges(steps, "output")
     for buffer in own:
-        every[written[buffer][0]] += size_of(buffer.bytes)
+        every[written[buffer][0]] += size_of(largest(buffer.bytes))
     live, highest = _sums(arena, needs), _sums(every, needs)
     peak = max(live, default=0)
     step = live.index(peak) if live else 0
@@ -113,10 +114,10 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
         ranges,
         lent,
         peak,
-        sum(size_of(buffer.bytes) for buffer in own),
+        sum(size_of(largest(buffer.bytes)) for buffer in own),
         max(highest, default=0),
         step,
-        tuple(sorted(there, key=lambda buffer: -buffer.bytes)),
+        tuple(sorted(there, key=lambda buffer: -largest(buffer.bytes))),
         needs[step] if needs else 0,
         tuple(live),
     )

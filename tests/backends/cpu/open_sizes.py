@@ -32,6 +32,7 @@ from girih.options import Options
 Array = Any
 OPTIONS = Options(cache="off")
 MOST = 8  # how much larger than in the case a size may be
+TARGET = "cpu"
 
 
 class Opened(NamedTuple):
@@ -143,7 +144,7 @@ def inputs_at(made: Opened, values: Mapping[str, int], seed: int) -> list[Array]
 def check(made: Opened) -> str:
     """ "" where the code gives what the interpreter does at several sizes; else what is wrong."""
     try:
-        program = girih.compile(made.module, options=OPTIONS)
+        program = girih.compile(made.module, TARGET, options=OPTIONS)
     except Exception as error:  # noqa: BLE001 - told
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} [{where.filename[-40:]}:{where.lineno}]"
