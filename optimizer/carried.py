@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
+from ..hlo.deciding import largest
 from ..hlo.graph import Region
 from .overwriting import Hinders, Results
 from .regions import CONTROL_BODIES
@@ -58,7 +59,7 @@ class _Moves(Generic[Place]):
         self.body, self.hinders, self.fresh = body, hinders, fresh
         self.results = Results(body)
         self.bytes = [argument.tensor.bytes for argument in body.arguments]
-        self.large = [n for n, size in enumerate(self.bytes) if size > COPIED_BYTES]
+        self.large = [n for n, size in enumerate(self.bytes) if largest(size) > COPIED_BYTES]
         sources = {n: self.results.passed_on(n) for n in self.large}
         self.kept = {n: k for n, k in sources.items() if k is not None}
         self.known: dict[tuple[int, int], bool] = {}

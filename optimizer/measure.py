@@ -89,7 +89,7 @@ def measure_body(
 
 
 def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure:
-    """The memory that steps need."""
+    """The memory that steps need: where calls decide sizes, the most."""
     ranges, lent = lives(steps)
     count = len(steps.steps)
     needs = [0] * count

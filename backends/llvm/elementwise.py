@@ -385,7 +385,7 @@ class ElementEmitter:
         self, value: Value, index: tuple[Affine, ...], high: int, width: int, mask: Mask | None
     ) -> Affine:
         """An integer value of the program, clamped to [0, high], as an index."""
-        if high <= 0:
+        if surely_at_most(high, 0):
             return ZERO
         wide = width > 1 and any(at.lanes != SAME for at in index)
         lanes = width if wide else 1
@@ -408,7 +408,7 @@ class ElementEmitter:
     def _clamp(self, register: llvm.Value, signed: bool, high: int, wide: bool) -> llvm.Value:
         f = self.function
         bits = llvm.bits_of(register.type)
-        target = 32 if wide and high < 2**31 else 64
+        target = 32 if wide and surely_below(high, 2**31) else 64
         widest = max(bits, target)
         register = f.cast("sext" if signed else "zext", register, f"i{widest}")
         if signed:

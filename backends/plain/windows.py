@@ -19,12 +19,17 @@ def placed(code: KernelCode, opened: Opened, target: Target) -> KernelCode:
     """A kernel of the whole arrays from that of their windows."""
     op = opened.op
     module = target.module()
+    module.sizes = list(code.sizes)  # both read one table
     f = module.kernel(SYMBOL)
     given, *rest = f.arguments
     count = len(op.operands) + len(op.results) + len(code.functions)
     addresses = [f.load("ptr", f.pointer(given, slot, "ptr")) for slot in range(count)]
     types = [value.tensor for value in op.operands]
-    table = f.alloca("ptr", count)
+    table = f.alloca("ptr", count + bool(code.sizes))
+    if code.sizes:
+        sizes = f.load("ptr", f.pointer(given, -1, "ptr"))
+        f.store(sizes, table)
+        table = f.pointer(table, 1, "ptr")
     for slot, address in enumerate(addresses):
         if slot in opened.windows:
             behind = distance(f, opened.windows[slot], types, addresses)
@@ -34,7 +39,7 @@ def placed(code: KernelCode, opened: Opened, target: Target) -> KernelCode:
     f.call(name, "void", table, *rest)
     f.ret()
     text = merged([module.text(), renamed(code.ir_text, code.symbol, name)])
-    return replace(code, ir_text=text, symbol=SYMBOL)
+    return replace(code, ir_text=text, symbol=SYMBOL, sizes=tuple(module.sizes))
 
 
 def distance(

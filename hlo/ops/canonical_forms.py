@@ -11,6 +11,7 @@ from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
+from ..symbols import maximum
 from ..types import I32, TensorType
 from . import lapack
 from .clauses import same_dims
@@ -90,7 +91,7 @@ class Hessenberg(Factorization, name="linalg.hessenberg"):
     )
 
     def infer(self, o: Op) -> Sequence[TensorType]:
-        return [o.a.tensor, self.typed(o, max(0, o.a.dims[-1] - 1)), self.info(o)]
+        return [o.a.tensor, self.typed(o, maximum(0, o.a.dims[-1] - 1)), self.info(o)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         gehrd = lapack.function("gehrd", arrays[0].dtype)

@@ -17,6 +17,7 @@ from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
+from ..symbols import minimum
 from ..types import C64, C128, F32, F64, I32, TensorType
 from . import lapack
 from .clauses import same_dim, same_dims
@@ -117,7 +118,7 @@ class Lu(Factorization, name="linalg.lu"):
     C1 = constraint(IS_MATRIX, is_matrix)
 
     def infer(self, o: Op) -> Sequence[TensorType]:
-        pivots = self.typed(o, min(o.a.dims[-2:]), element=I32)
+        pivots = self.typed(o, minimum(*o.a.dims[-2:]), element=I32)
         return [o.a.tensor, pivots, self.info(o)]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
@@ -146,7 +147,7 @@ class Qr(Factorization, name="linalg.qr"):
     C1 = constraint(IS_MATRIX, is_matrix)
 
     def infer(self, o: Op) -> Sequence[TensorType]:
-        return [o.a.tensor, self.typed(o, min(o.a.dims[-2:]))]
+        return [o.a.tensor, self.typed(o, minimum(*o.a.dims[-2:]))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         geqrf = lapack.function("geqrf", arrays[0].dtype)
@@ -175,7 +176,7 @@ class PivotedQr(Factorization, name="linalg.qr_pivoted"):
     )
 
     def infer(self, o: Op) -> Sequence[TensorType]:
-        return [o.a.tensor, o.pivots.tensor, self.typed(o, min(o.a.dims[-2:]))]
+        return [o.a.tensor, o.pivots.tensor, self.typed(o, minimum(*o.a.dims[-2:]))]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         geqp3 = lapack.function("geqp3", arrays[0].dtype)
@@ -381,7 +382,7 @@ class Svd(Factorization, name="linalg.svd"):
 
     def infer(self, o: Op) -> Sequence[TensorType]:
         m, n = o.a.dims[-2:]
-        k = min(m, n)
+        k = minimum(m, n)
         columns, rows = (m, n) if o.full_matrices else (k, k)
         values = self.typed(o, k, element=real_element(o.a.element))
         return [values, self.typed(o, m, columns), self.typed(o, rows, n), self.info(o)]

@@ -189,7 +189,7 @@ def gather_access(o: Op, sizes: Sequence[int]) -> Access:
         if batching:
             axis = o.start_indices_batching_dims[o.operand_batching_dims.index(d)]
             operand.append(at(place[axis]))
-        elif d in o.start_index_map and sizes[d] < size:
+        elif d in o.start_index_map and sizes[d] != size:
             operand.append(space.inner(size, Kind.GATHER))
         else:
             operand.append(Index() if offset is None else at(offset))

@@ -168,7 +168,7 @@ def running(o: Op) -> tuple[int, bool] | None:
     padding: a running total. None for other windows."""
     source, sizes = o.operands[0].dims, o.window_dimensions
     strides, base, dilations, padding = _window_attributes(o, len(source))
-    moving = [d for d, size in enumerate(sizes) if size > 1]
+    moving = [d for d, size in enumerate(sizes) if size != 1]
     if len(moving) != 1 or any(step != 1 for step in (*strides, *base, *dilations)):
         return None
     (d,) = moving

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from ....hlo.deciding import estimating
 from ....hlo.graph import Op
+from ....hlo.types import TensorType
 from ...llvm.elementwise import ElementEmitter
 from ...llvm.index import Affine, linear
 from ...llvm.target import KernelCode, Target
@@ -24,9 +26,8 @@ def emit(op: Op, target: Target) -> KernelCode:
     result = frame.outputs[0]
     if not source.tensor.size:
         return frame.finish(0, 0.0)
-    split, tiles = _split(source.dims, source.tensor.bytes)
-    rows = math.prod(source.dims[:split])
-    per, row_bytes = -(-rows // tiles), source.tensor.bytes // rows
+    split, per = _split(source.tensor)
+    rows, row_bytes = math.prod(source.dims[:split]), _bytes_of_row(source.tensor, split)
     tiles = -(-rows // per)
     with scopes.branch(f.compare("slt", frame.begin, frame.end)):
         low, high = f.mul(frame.begin, per), f.min(f.mul(frame.end, per), rows)
@@ -39,22 +40,28 @@ def emit(op: Op, target: Target) -> KernelCode:
                 for start, size, window in zip(starts, source.dims, update.dims, strict=True)
             ]
             with nest(scopes, update.dims[:split]) as outer, ExitStack() as stack:
-                if tiles > 1:
+                if split:
                     place = [at + offset for at, offset in zip(outer, offsets, strict=False)]
                     row = emitter.indexer.scalar(linear(place, source.dims[:split]))
                     mine = f.land(f.compare("sge", row, low), f.compare("slt", row, high))
                     stack.enter_context(scopes.branch(mine))
                 _window(frame, emitter, op, outer, offsets)
-    return frame.finish(tiles, 0.0, parallel=tiles > 1)
+    return frame.finish(tiles, 0.0, parallel=split > 0)
 
 
-def _split(dims: tuple[int, ...], size: int) -> tuple[int, int]:
-    """How many leading dims number the rows, and how many tiles their runs make."""
-    wanted = size // PIECE
-    for split in range(1, len(dims)):
-        if math.prod(dims[:split]) >= wanted > 1:
-            return split, wanted
+@estimating()
+def _split(kind: TensorType) -> tuple[int, int]:
+    """How many leading dims number the rows, and how many rows a tile has; none: there is one."""
+    wanted = int(kind.bytes // PIECE)
+    for split in range(1, kind.rank):
+        rows = int(math.prod(kind.dims[:split]))
+        if rows >= wanted > 1:
+            return split, -(-rows // wanted)
     return 0, 1
+
+
+def _bytes_of_row(kind: TensorType, split: int) -> int:
+    return kind.with_dims(kind.dims[split:]).bytes
 
 
 def _window(

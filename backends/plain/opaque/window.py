@@ -95,8 +95,9 @@ class _Window:
     def windowed(self, index: Sequence[Affine], width: int, mask: Mask | None) -> list[Register]:
         """All elements of the windows of `width` results."""
         self.start = values = self.initial(width)
-        moving = [d for d, size in enumerate(self.sizes) if size > 1]
-        if math.prod(self.sizes) <= UNROLLED:
+        moving = [d for d, size in enumerate(self.sizes) if size != 1]
+        whole = math.prod(self.sizes)
+        if isinstance(whole, int) and whole <= UNROLLED:
             for position in _positions(self.sizes):
                 offsets = [Affine((), p) for p in position]
                 values = self.element(index, offsets, values, width, mask)
