@@ -61,10 +61,10 @@ def _compacted(c: Context, chosen: Value) -> tuple[Value, Value]:
     count = c.reduce("add", ones, [0])
     if length == 0:
         return c.full(0, (0,), I32), count
-    last = c.builder.convert(c.number(length), I32)
-    nowhere = c.builder.broadcast(last, (length,), ())
-    places = c("select", chosen, c.subtract(_running_sum(c, ones), 1), nowhere)
-    return _put(c, c.full(0, (length,), I32), places, _line(c, length)), count
+    # Every element writes its position where the next chosen one belongs, which has the largest of
+    # these: no branch, and in any order.
+    places = c("subtract", _running_sum(c, ones), ones)
+    return _put(c, c.full(0, (length,), I32), places, _line(c, length), "maximum"), count
 
 
 def _cut(c: Context, whole: Value, axis: int, count: Value, kind: TensorType, limit: Dim) -> Value:
