@@ -298,7 +298,8 @@ def _keeping(module: Module, kept: Sequence[Kept], entry: str) -> Module:
     # The order of arguments and of results, as numbers of the old ones; None is a new argument.
     taken: list[int | None] = [n for n in range(len(body.arguments)) if n not in moved]
     taken += [one.argument for one in kept]
-    results = [n for n in range(len(body.results)) if n not in given]
+    seen = range(len(signature.results))
+    results = [n for n in seen if n not in given]
     results += [one.result for one in kept if one.result is not None]
     own = arguments([
         body.arguments[n].type if n is not None else _result_type(body, kept[at - len(taken)])
@@ -306,12 +307,15 @@ def _keeping(module: Module, kept: Sequence[Kept], entry: str) -> Module:
     ])  # fmt: skip
     values = {body.arguments[n]: v for n, v in zip(taken, own, strict=True) if n is not None}
     region = rewritten(body, values, lambda b, op, mapping: False, own)
-    region = Region(own, region.ops, [region.results[n] for n in results])
+    measured = region.results[len(seen) :]
+    region = Region(own, region.ops, [*(region.results[n] for n in results), *measured])
     function = replace(
         main,
         body=region,
         argument_attributes=_reordered(main.argument_attributes, taken),
-        result_attributes=_reordered(main.result_attributes, results),
+        result_attributes=_reordered(
+            main.result_attributes, [*results, *range(len(seen), len(body.results))]
+        ),
     )
     return replace(
         module,
@@ -374,7 +378,8 @@ def _with_state(
     if outputs.kind == "tuple" and len(outputs.children) == 1 < len(signature.outputs.children):
         outputs = outputs.children[0]
     return Signature(
-        inputs, tuple(found), outputs, tuple(given), keywords, signature.names
+        inputs, tuple(found), outputs, tuple(given), keywords, signature.names,
+        measured=signature.measured,
     )  # fmt: skip
 
 

@@ -211,6 +211,9 @@ class _Lowering:
         if not any(results) and paths != default_paths(signature)[1]:
             names = [path.replace("output", "result", 1) for path in paths]
             results = [{"jax.result_info": name} for name in names]
+            results += [{} for _ in signature.measured]
+        for number, one in enumerate(signature.measured, len(signature.results)):
+            self.notes[f"result {number} is {one.result.path}"] = None
         return arguments, results
 
     def fill(self, region: tree.Region, body: Region, terminator: str) -> None:

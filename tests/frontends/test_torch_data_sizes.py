@@ -77,6 +77,25 @@ def found_places(x: Any) -> Any:
     )
 
 
+def written(x: Any) -> Any:
+    y, mask = x.clone(), x > 0
+    y[mask] = x[mask] * 2
+    places = torch.nonzero(x.sum(1) > 0)[:, 0]
+    z = torch.zeros(5, 4)
+    z[places] = x[places]
+    experts = torch.zeros_like(x)
+    for k in range(2):
+        own = torch.nonzero((x[:, 0] > 0).long() == k)[:, 0]
+        experts = experts.index_add(0, own, x[own] * (k + 1))
+    best = torch.argsort(x[mask], descending=True)[:3]
+    return y, z, experts, torch.zeros(5, 4).masked_scatter(mask, x[mask] * 3), x[mask][best]
+
+
+def test_what_is_written(monkeypatch):
+    poisoned(monkeypatch)
+    compare(written, images())
+
+
 def test_what_is_found(monkeypatch):
     poisoned(monkeypatch)
     program = compare(found_places, images())

@@ -74,14 +74,17 @@ def masked_scatter(c: Context, self: Value, mask: Value, source: Value) -> Value
     """self with the elements where `mask` holds replaced by those of `source`, in order."""
     chosen = c.spread(mask, c.dims)
     target = c.spread(self, c.dims)
-    size = math.prod(map(static, c.dims))
-    if not size or not source.tensor.size:
+    size, count = (math.prod(map(c.open, dims)) for dims in (c.dims, source.dims))
+    if size == 0 or count == 0:
         return target
     flat = c.builder.reshape(chosen, (size,))
     rank = c.subtract(running_of(c, "add", c.convert(flat, I64), 0), 1)
-    last = source.tensor.size - 1
-    rank = c("clamp", c.scalar(0, I64), rank, c.scalar(last, I64))
-    given = take(c, c.builder.reshape(source, (last + 1,)), rank, 0, wrap=False)
+    values = c.builder.reshape(source, (count,))
+    if isinstance(count, int):
+        rank = c("clamp", c.scalar(0, I64), rank, c.scalar(count - 1, I64))
+    else:  # reading clamps it; there may be no element to read
+        values = c.concatenate([values, c.full(0, (1,), values.element)], 0)
+    given = take(c, values, rank, 0, wrap=False)
     return c("select", chosen, c.builder.reshape(given, c.dims), target)
 
 

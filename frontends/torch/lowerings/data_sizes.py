@@ -61,10 +61,10 @@ def _compacted(c: Context, chosen: Value) -> tuple[Value, Value]:
     count = c.reduce("add", ones, [0])
     if length == 0:
         return c.full(0, (0,), I32), count
-    last = c.builder.convert(c.number(length), I32)
-    nowhere = c.builder.broadcast(last, (length,), ())
-    places = c("select", chosen, c.subtract(_running_sum(c, ones), 1), nowhere)
-    return _put(c, c.full(0, (length,), I32), places, _line(c, length)), count
+    # Every element writes its position where the next chosen one belongs, which has the largest of
+    # these: no branch, and in any order.
+    places = c("subtract", _running_sum(c, ones), ones)
+    return _put(c, c.full(0, (length,), I32), places, _line(c, length), "maximum"), count
 
 
 def _cut(c: Context, whole: Value, axis: int, count: Value, kind: TensorType, limit: Dim) -> Value:
@@ -128,38 +128,59 @@ def masked_select(c: Context, self: Value, mask: Value) -> Value:
 
 def index(c: Context, self: Value, indices: Sequence[Value | None]) -> Value:
     """self[indices], in which a mask stands for the positions of its true elements."""
-    masks = [i for i in indices if i is not None and i.element in _MASKS]
-    if not masks:
+    if not any(i is not None and i.element is I1 for i in indices):
         return indexing.index(c, self, indices)
+    size = c.dims[_indexed_place(indices)]
+    return indexing.index(c, self, _positions(c, indices, size))
+
+
+def index_put(
+    c: Context,
+    self: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Value:
+    """self with self[indices] = values, or += values; as many values as a mask has true elements,
+    where these are not all the same."""
+    masked = any(i is not None and i.element is I1 for i in indices)
+    behind = len(self.dims) - sum(1 if i is None or i.element is not I1 else i.rank for i in indices)
+    place = values.rank - 1 - behind
+    if not masked or place < 0 or not c.data.decides(values.dims[place]):
+        return indexing.index_put(c, self, indices, values, accumulate, unsafe)
+    spread = _positions(c, indices, values.dims[place])
+    return indexing.index_put(c, self, spread, values, accumulate, unsafe)
+
+
+def _positions(
+    c: Context, indices: Sequence[Value | None], size: Dim
+) -> list[Value | None]:
+    """The indices with the positions of its true elements, `size` of them, for each mask."""
     spread: list[Value | None] = []
     for given in indices:
-        if given is None or given.element not in _MASKS:
+        if given is None or given.element is not I1:
             spread.append(given)
             continue
-        order, count = _compacted(c, _flat(c, _is_true(c, given)))
+        order, count = _compacted(c, _flat(c, given))
         (length,) = order.dims
-        name = _index_size(c, self, indices)
-        kind = TensorType((name,), I64)
         columns = _coordinates(c, c.convert(order, I64), given.dims)
+        kind = TensorType((size,), I64)
         spread += [_cut(c, column, 0, count, kind, length) for column in columns]
-    return indexing.index(c, self, spread)
+    return spread
 
 
-_MASKS = (I1,)
-
-
-def _index_size(c: Context, self: Value, indices: Sequence[Value | None]) -> Dim:
-    """The declared size that stands where the indexed dims stood."""
+def _indexed_place(indices: Sequence[Value | None]) -> int:
+    """The dim of the result that is as long as a mask has true elements."""
     axes, axis = [], 0
     for given in indices:
-        width = given.rank if given is not None and given.element in _MASKS else 1
+        width = given.rank if given is not None and given.element is I1 else 1
         if given is not None:
             axes += range(axis, axis + width)
         axis += width
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
-    others = [i.rank for i in indices if i is not None and i.element not in _MASKS]
-    wide = max([1, *others])
-    return c.type.dims[(axes[0] if adjacent else 0) + wide - 1]
+    wide = max([1, *(i.rank for i in indices if i is not None and i.element is not I1)])
+    return (axes[0] if adjacent else 0) + wide - 1
 
 
 def _groups(c: Context, flat: Value) -> tuple[Value, Value, Value]:
@@ -509,7 +530,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._unique.default": unique_two,
     "aten._unique2.default": unique,
     "aten.argwhere.default": nonzero,
+    "aten._unsafe_index_put.default": index_put,
     "aten.index.Tensor": index,
+    "aten.index_put.default": index_put,
     "aten.masked_select.default": masked_select,
     "aten.narrow.default": narrow,
     "aten.nonzero.default": nonzero,
