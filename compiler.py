@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .hlo.errors import CompilerBug, MemoryLimitError, UserError
+from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Module, Op, Weight, signature_of
 from .hlo.verify import require_proven_sizes, verify
 from .options import Options, hot_text
@@ -304,7 +304,7 @@ def _compiled(
         module = watched.modules[name]
         one = _lowered(module, backend, options, say, ledger, alike, pack)
         ranges[name], hints = (), None if one.decisions is None else one.decisions.hints
-        if hints is not None:
+        if hints is not None and options.size_plans > 1:
             choice = _choice(module, one, backend, options, alike)
             ranges[name] = choice.ranges
             if choice.hints != hints:
@@ -348,8 +348,7 @@ def _lowered(
     from .hlo.specialize import with_inferred_sizes
     from .optimizer.coverage import decisions_about, is_open
     from .optimizer.licence import Ledger
-    from .optimizer.passes.connect import Connect
-    from .optimizer.pipeline import blamed_on, pipeline_for
+    from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
 
     passes = pipeline_for(backend, options, ledger, alike=alike)
     decisions = None
@@ -363,7 +362,7 @@ def _lowered(
         simple, fused = passes.run(module, on_pass=say, disable=options.disable)
     limit = options.memory_limit
     if limit is None or decisions is not None:
-        connect = next((one for one in passes.lower if isinstance(one, Connect)), None)
+        connect = connect_of(passes)
         judged = () if connect is None else tuple(connect.judged.values())
         return Lowered(simple, fused, (), decisions, judged=judged)
 
@@ -385,25 +384,32 @@ def _choice(
     module: Module, lowered: Lowered, backend: Backend, options: Options, alike: Mapping[str, str]
 ) -> Choice:
     """For which sizes plans are made, as is predicted to be fastest."""
+    from .hlo.deciding import Decisions, codeable, decided_by
+    from .hlo.specialize import with_inferred_sizes
     from .optimizer.licence import Ledger
+    from .optimizer.pipeline import connect_of, pipeline_for
     from .optimizer.size_ranges import Choice, choose
 
     decisions = lowered.decisions
     assert decisions is not None
     if backend.model is None:
         return Choice(decisions.hints)
+    module = with_inferred_sizes(module)
 
     def judged(hints: Mapping[str, int]) -> Sequence[Judged]:
-        made = _lowered(
-            module, backend, options, lambda stage: None, Ledger(), alike, _never_packed, hints
-        )
-        return made.judged
+        passes = pipeline_for(backend, options, Ledger(), alike=alike)
+        known = connect_of(passes)
+        if known is not None:
+            about = Decisions(decisions.assumptions, hints)
+            names = tuple(about.assumptions.symbols)
+            with decided_by(about), codeable("", module.name or "the program", names):
+                passes.run(module, disable=options.disable, stop_after=known.name)
+        return () if known is None else tuple(known.judged.values())
 
-    return choose(decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged)
-
-
-def _never_packed(entries: Mapping[str, Lowered]) -> Made:
-    raise CompilerBug("a program whose sizes calls decide is not made to fit a limit")
+    return choose(
+        decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged,
+        options.size_plans - 1,
+    )  # fmt: skip
 
 
 def _hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, list[Range]]:

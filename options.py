@@ -54,6 +54,9 @@ class Options:
     strict: turn notes about copies and slow paths into errors.
     hot: sizes that calls often have, such as ("batch=1,seq=128",): a program whose sizes calls
         decide has code for just these as well, with what is known of numbers.
+    size_plans: how many plans a program may have whose sizes calls decide, hot ones aside: one for
+        all sizes, the others for ranges in which they are predicted to be faster. 1 compiles
+        fastest.
     """
 
     numerics: str = "reassociates"
@@ -74,6 +77,7 @@ class Options:
     disable: tuple[str, ...] = ()
     strict: bool = False
     hot: tuple[str, ...] = ()
+    size_plans: int = 3
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -94,6 +98,8 @@ class Options:
         for name in ("measure", "fold_bytes"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must be at least 0: {getattr(self, name)}")
+        if self.size_plans < 1:
+            raise OptionError(f"size_plans must be at least 1: {self.size_plans}")
         _ = self.hot_sizes
 
     @property

@@ -231,6 +231,11 @@ class Pipeline:
         return simple, module
 
 
+def connect_of(passes: Pipeline) -> Connect | None:
+    """The pass that judges which kernels become one, if it is among them."""
+    return next((one for one in passes.lower if isinstance(one, Connect)), None)
+
+
 @contextmanager
 def blamed_on(disable: Sequence[str]) -> Iterator[None]:
     """What fails inside is an error of the user's that names the passes which are left out."""

@@ -24,9 +24,10 @@ from .machine import Machine
 from .passes.connect import Judged
 from .tiles.estimate import Retimed
 
-MOST_RANGES = 3  # of one entry point
 LEAST_GAIN = 0.02  # of the time of all sampled sizes, each as important as the others
-MOST_TRIED = 6  # likely calls for which plans are made
+MOST_TRIED = 5  # likely calls for which plans are made
+CALL_SECONDS = 2e-5  # that a call takes beside its kernels: what is saved of less does not count
+_SHORT = 3  # calls of all sizes are shorter than so much of that: nothing is tried
 _POINTS = (8, 3, 2)  # sampled values of a symbol, of the widest first
 Hints = Mapping[str, int]
 Array = np.ndarray[Any, Any]
@@ -77,21 +78,25 @@ def choose(
     judged: Sequence[Judged],
     machine: Machine,
     lower: Callable[[Hints], Sequence[Judged]],
+    most: int,
 ) -> Choice:
-    """Which plans are worth being made. judged: the kernels of the plan for all sizes, made for
-    `hints`; lower: the kernels that are made for other ones."""
+    """Which plans are worth being made, `most` for ranges. judged: the kernels of the plan for all
+    sizes, made for `hints`; lower: the kernels that are made for other ones."""
     tried = [hints, *_tried(assumptions, hints)]
     if not judged or len(tried) == 1:
         return Choice(hints)
     sample = list(_sample(assumptions))
     predict = _Predictor(assumptions, machine, sample)
-    plans = [predict(judged), *(predict(lower(one)) for one in tried[1:])]
+    first = predict(judged)
+    if first.max() < _SHORT * CALL_SECONDS:
+        return Choice(hints)
+    plans = [first, *(predict(lower(one)) for one in tried[1:])]
     gains = [float(np.log(plans[0] / times).mean()) for times in plans]
     general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
     current = plans[general]
     boxes = list(_boxes(assumptions, sample))
     found: list[Range] = []
-    while len(found) < MOST_RANGES:
+    while len(found) < most:
         best: tuple[float, Array, Range, int] | None = None
         for bounds, inside in boxes:
             for number, times in enumerate(plans):
@@ -119,7 +124,8 @@ class _Predictor:
         self.known: dict[tuple[Any, ...], Array] = {}
 
     def __call__(self, judged: Sequence[Judged]) -> Array:
-        return sum((one.count * self.kernel(one) for one in judged), np.zeros(len(self.sample)))
+        alone = np.full(len(self.sample), CALL_SECONDS)
+        return sum((one.count * self.kernel(one) for one in judged), alone)
 
     def kernel(self, one: Judged) -> Array:
         key = one.text, one.plan.sizes, one.plan.way, one.plan.step, one.tiled
