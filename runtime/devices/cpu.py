@@ -148,8 +148,11 @@ class CpuVariant:
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self.context_bytes = pages(self.arena_bytes + self.scratch_bytes * self.threads)
         # Contexts of all sizes take turns in the same memory, as much as the largest ones need: the
-        # program of these is opened first.
-        self.blocks = shared.setdefault("blocks", _Blocks(self.context_bytes)) if sizes else None
+        # program of these is opened first. Entry points share it, too.
+        self.blocks: _Blocks | None = None
+        if sizes:
+            self.blocks = shared.setdefault("blocks", _Blocks())
+            self.blocks.size = max(self.blocks.size, self.context_bytes)
         self._weights = dict(weights)
         try:
             self._check_limits()
@@ -294,17 +297,21 @@ class CpuVariant:
 
 
 class _Blocks:
-    """Memory of calls, each block as large as any size needs; no call is in those of `free`."""
+    """Memory of calls, each block as large as any size of those opened needs; no call is in those
+    of `free`."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
+        self.size = 0
         self.free: deque[Pages] = deque()
 
     def take(self) -> Pages:
         try:
-            return self.free.pop()
+            found = self.free.pop()
         except IndexError:
             return Pages(self.size, huge=self.size >= _HUGE)
+        # Another entry point may have been opened since.
+        fits = len(found.memory) >= self.size
+        return found if fits else Pages(self.size, huge=self.size >= _HUGE)
 
 
 class CpuContext:
