@@ -146,9 +146,8 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
         op, region = op_of(split_depths), split_depths
     if target.architecture.warpgroups:
         try:
-            require_fixed(region)
             plan = products.plan(op, region, target)
-            if not shares:
+            if not shares and is_fixed(region):
                 cut = _in_parts(region, target, products.clocks, products.emit)
                 if cut is not None:
                     return cut
@@ -188,7 +187,6 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     shares = bool(shared(op))
     if target.architecture.warpgroups and not shares:
         try:
-            require_fixed(op.regions[0])
             return pipeline.emit(op, target)
         except Unfit as reason:
             if _narrow(op.regions[0]):
