@@ -318,7 +318,7 @@ class _Reader:
 
 
 class _Given(NamedTuple):
-    """What launches of a kernel name in one of its runs: memory, and sizes that the call decides."""
+    """What launches of a kernel name in one of its runs: memory, and sizes of the call."""
 
     slots: Sequence[tuple[Where, int]]
     scratch: tuple[Where, int]

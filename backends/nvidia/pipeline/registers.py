@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ....hlo.deciding import surely_below
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import APPROXIMATE, Op, Value, constant_of
 from ....hlo.offsets import Offset
