@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ....hlo.deciding import surely_at_most, surely_below
+from ....hlo.deciding import surely_at_most, surely_below, surely_divides
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offsets
 from ....hlo.precision import may_use_tf32
@@ -260,7 +260,7 @@ def mapped(memory: Value, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[
         return order, wide, f"{len(order)} dims are more than a tensor map has"
     for dim in order[1:]:
         bits = memory.element.bits * math.prod(memory.dims[dim + 1 :])
-        if bits % 128 or not surely_below(bits, 2**43):
+        if not surely_divides(128, bits) or not surely_below(bits, 2**43):
             apart = f"{bits / 8:g}" if isinstance(bits, int) else bits // 8
             return order, wide, f"rows are {apart} bytes apart, which is no multiple of 16"
     return order, wide[1:], ""
