@@ -61,12 +61,10 @@ def _fused(
         return plain.emit(region, target, flops, pairs, (), within)
     if within:
         raise Unfit("a contraction on windows of arrays")
-    if any(op.name == "convolution" for op in region.ops):
-        require_fixed(region)
     with suppress(Unfit):
         require_fixed(region)
         return windows.depthwise(region, target, flops)
-    better = images.prepared(region)
+    better = images.prepared(region) if is_fixed(region) else None
     if better is not None:
         notes = ("a convolution's operands are laid anew",)
         taken = frozenset(result for _, result in pairs)
