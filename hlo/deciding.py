@@ -192,6 +192,12 @@ def common_divisor(*sizes: Dim) -> int:
                  for size in sizes))  # fmt: skip
 
 
+def surely_divides(divisor: int, size: Dim) -> bool:
+    """Whether the size is a multiple of a positive number in all calls; False where that is not
+    proven."""
+    return common_divisor(size, divisor) == divisor
+
+
 def _asker() -> str:
     """The line that has compared sizes."""
     for frame in reversed(extract_stack(limit=12)[:-3]):

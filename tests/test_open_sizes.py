@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 import girih
+from girih.hlo.build import Builder
+from girih.hlo.graph import Function, Module
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import F32, TensorType
 
 torch = pytest.importorskip("torch")
 OPTIONS = girih.Options(cache="off")
@@ -186,3 +191,27 @@ def test_equal_compilations_give_equal_bytes(made: Any, tmp_path: Path) -> None:
     program.save(tmp_path / "one.girih")
     girih.compile(exported(model), options=OPTIONS).save(tmp_path / "two.girih")
     assert (tmp_path / "one.girih").read_bytes() == (tmp_path / "two.girih").read_bytes()
+
+
+@pytest.mark.parametrize("target", ["cpu", "ptx-sim"])
+def test_entry_points_have_the_memory_of_the_largest(target: str) -> None:
+    """They take turns in it, though the first one needs less."""
+
+    def module(name: str, most: int, width: int) -> Module:
+        b, size = Builder(), SymbolicDim(name)
+        (x,) = b.arguments([TensorType((size, width), F32)])
+        sums: dict[str, Any] = {
+            "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (1,),
+        }  # fmt: skip
+        square = b("dot_general", x, x, type=TensorType((size, size), F32), **sums)
+        cube = b("dot_general", square, square, type=TensorType((size, size), F32), **sums)
+        main = Function("main", b.region([cube]))
+        return Module({"main": main}, symbols={name: Symbol(1, most)})
+
+    modules = {"small": module("n", 4, 8), "large": module("k", 200, 16)}
+    program = girih.compile(modules, target=target, options=OPTIONS)
+    for name, size, width in (("small", 3, 8), ("large", 150, 16), ("small", 4, 8)):
+        x = np.random.default_rng(size).standard_normal((size, width)).astype(np.float32)
+        (got,) = program.entry(name)(x)
+        square = x @ x.T
+        np.testing.assert_allclose(got, square @ square.T, rtol=1e-3, atol=1e-2)

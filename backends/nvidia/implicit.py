@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Op, Region, Value
 from ...optimizer.tiles.build import make_group, tile_counts
 from ...optimizer.tiles.implicit import (
@@ -89,11 +90,11 @@ def _sizes(
             continue
         if across >= 2 * features and across > min(columns):
             continue
-        for box in itertools.islice(boxes([dims[d] for d in pixels], down), _BOXES):
+        for box in itertools.islice(boxes([at_hint(dims[d]) for d in pixels], down), _BOXES):
             sizes = [across] * len(dims)
             for d, size in zip(pixels, box, strict=True):
                 sizes[d] = size
-            tiles = math.prod(tile_counts(dims, sizes))
+            tiles = at_hint(math.prod(tile_counts(dims, sizes)))
             scored.append((price(down, across, tiles, deep), tuple(sizes)))
     scored.sort(key=lambda one: one[0])  # of equal prices the first
     return scored[:_TRIES]

@@ -61,12 +61,10 @@ def _fused(
         return plain.emit(region, target, flops, pairs, (), within)
     if within:
         raise Unfit("a contraction on windows of arrays")
-    if any(op.name == "convolution" for op in region.ops):
-        require_fixed(region)
     with suppress(Unfit):
         require_fixed(region)
         return windows.depthwise(region, target, flops)
-    better = images.prepared(region)
+    better = images.prepared(region) if is_fixed(region) else None
     if better is not None:
         notes = ("a convolution's operands are laid anew",)
         taken = frozenset(result for _, result in pairs)
@@ -146,9 +144,8 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
         op, region = op_of(split_depths), split_depths
     if target.architecture.warpgroups:
         try:
-            require_fixed(region)
             plan = products.plan(op, region, target)
-            if not shares:
+            if not shares and is_fixed(region):
                 cut = _in_parts(region, target, products.clocks, products.emit)
                 if cut is not None:
                     return cut
@@ -188,7 +185,6 @@ def _tiled(op: Op, target: Target) -> KernelCode:
     shares = bool(shared(op))
     if target.architecture.warpgroups and not shares:
         try:
-            require_fixed(op.regions[0])
             return pipeline.emit(op, target)
         except Unfit as reason:
             if _narrow(op.regions[0]):

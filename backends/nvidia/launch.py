@@ -103,6 +103,8 @@ class KernelCode:
             for argument in launch.arguments:
                 if isinstance(argument, Size):
                     named.append(argument.size)
+                elif isinstance(argument, TensorMap):
+                    named += [argument.memory.offset, *argument.dims, *argument.strides]
                 elif isinstance(argument, Memory):
                     named.append(argument.offset)
             found.update(dict.fromkeys(one for one in named if symbols_of(one)))
@@ -134,8 +136,12 @@ def message(launch: Launch, symbol: str, sizes: tuple[SymbolicDim, ...] = ()) ->
         elif isinstance(argument, TensorMap):
             one.tensor_map.memory.CopyFrom(_memory(argument.memory, formula))
             one.tensor_map.element_type = argument.element
-            one.tensor_map.dims.extend(argument.dims)
-            one.tensor_map.strides.extend(argument.strides)
+            one.tensor_map.dims.extend(map(largest, argument.dims))
+            one.tensor_map.strides.extend(map(largest, argument.strides))
+            if any(map(formula, argument.dims)):
+                one.tensor_map.dim_formulas.extend(map(formula, argument.dims))
+            if any(map(formula, argument.strides)):
+                one.tensor_map.stride_formulas.extend(map(formula, argument.strides))
             one.tensor_map.box.extend(argument.box)
             one.tensor_map.swizzle = argument.swizzle
             one.tensor_map.steps.extend(argument.steps)

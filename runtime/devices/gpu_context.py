@@ -12,7 +12,7 @@ import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
 from .arrays import DeviceArray, View, memory_of
-from .driver import Counted, Counters, Driver, Simulator, Window, is_simulator
+from .driver import Counted, Counters, Simulator, Window, is_simulator
 from .launches import (
     ARENA,
     CALL,
@@ -293,7 +293,7 @@ class NvidiaContext:
 
     def _execute(self, bases: list[int], profile: bool) -> list[Event]:
         """Walk the steps; returns when all is on the stream, or, with `profile`, done."""
-        steps, driver, stream = self.variant.program.steps, self.driver, self.stream.handle
+        steps, driver = self.variant.program.steps, self.driver
         if driver.simulated:
             self._poison(bases)
         marks: list[tuple[int, Any, Any, Counted]] = []

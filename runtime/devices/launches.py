@@ -318,7 +318,7 @@ class _Reader:
 
 
 class _Given(NamedTuple):
-    """What launches of a kernel name in one of its runs: memory, and sizes that the call decides."""
+    """What launches of a kernel name in one of its runs: memory, and sizes of the call."""
 
     slots: Sequence[tuple[Where, int]]
     scratch: tuple[Where, int]
@@ -329,15 +329,20 @@ class _Given(NamedTuple):
         """The value of formula number `formula` - 1 of the run; of 0 what the launch says."""
         return self.sizes[formula - 1] if formula else otherwise
 
+    def all_sizes(self, formulas: Sequence[int], otherwise: Sequence[int]) -> tuple[int, ...]:
+        """The same of several sizes; no formulas: what the launch says."""
+        if not formulas:
+            return tuple(otherwise)
+        if len(formulas) != len(otherwise):
+            raise malformed(f"kernel {self.kernel.name} has not as many formulas as sizes")
+        return tuple(map(self.size, formulas, otherwise))
+
 
 def _launch(launch: plan_pb2.Launch, given: _Given) -> Started:
-    kernel, grid = given.kernel, _extent(launch.grid)
-    if launch.grid_formulas:
-        pairs = zip(launch.grid_formulas, grid, strict=True)
-        grid = _extent([given.size(formula, extent) for formula, extent in pairs])
+    kernel, grid = given.kernel, given.all_sizes(launch.grid_formulas, launch.grid)
     start = Start(
         launch.entry,
-        grid,
+        _extent(grid),
         _extent(launch.block),
         _extent(launch.cluster or (1, 1, 1)),
         launch.shared_bytes,
@@ -382,8 +387,8 @@ def _tensor_map(message: plan_pb2.LaunchTensorMap, given: _Given) -> Mapped:
     where, room = _memory(message.memory, given)
     box = Box(
         message.element_type,
-        tuple(message.dims),
-        tuple(message.strides),
+        given.all_sizes(message.dim_formulas, message.dims),
+        given.all_sizes(message.stride_formulas, message.strides),
         tuple(message.box),
         message.swizzle,
         tuple(message.steps),

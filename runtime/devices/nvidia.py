@@ -1,12 +1,12 @@
 """Runs a plan on an NVIDIA GPU, or on a simulated one: whatever speaks `Driver`.
 
 A `NvidiaVariant` is immutable and shared: module and weights are loaded once, at the first call. A
-`NvidiaContext` (gpu_context.py) is for one call at a time; its workspace (workspace.py) is a stream,
-the arena (behind it the scratch of kernels, where an old plan has none for them in it), and memory
-for arguments that come from the host. Launches follow each other on the stream; a branch waits for all of them,
-because the host reads its condition. Stretches without branches and exchanges are graphs from the
-second call on: one each, which takes the addresses of a call. Copies from and to the host stand
-around them: few, and large ones hold up the host anyway.
+`NvidiaContext` (gpu_context.py) is for one call at a time; its workspace (workspace.py) is a
+stream, the arena (behind it the scratch of kernels, where an old plan has none for them in it), and
+memory for arguments that come from the host. Launches follow each other on the stream; a branch
+waits for all of them, because the host reads its condition. Stretches without branches and
+exchanges are graphs from the second call on: one each, which takes the addresses and the sizes of a
+call. Copies from and to the host stand around them: few, and large ones hold up the host anyway.
 """
 
 from __future__ import annotations

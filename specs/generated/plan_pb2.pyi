@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 2bb139fef5d24a60e7cff241d2862ad8252e78bc9b63b0ec9b72e691ecbf5fd1); do not edit.
+# Generated from specs/plan.proto (sha256 4d95250fb376a77a34b2d9227f00efb69acbc0899d1a18e54d16d45df75a5273); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -82,7 +82,7 @@ class LaunchMemory(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., scratch: _Optional[bool] = ..., offset: _Optional[int] = ..., offset_formula: _Optional[int] = ...) -> None: ...
 
 class LaunchTensorMap(_message.Message):
-    __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle", "steps")
+    __slots__ = ("memory", "element_type", "dims", "strides", "box", "swizzle", "steps", "dim_formulas", "stride_formulas")
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     DIMS_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,8 @@ class LaunchTensorMap(_message.Message):
     BOX_FIELD_NUMBER: _ClassVar[int]
     SWIZZLE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FORMULAS_FIELD_NUMBER: _ClassVar[int]
+    STRIDE_FORMULAS_FIELD_NUMBER: _ClassVar[int]
     memory: LaunchMemory
     element_type: str
     dims: _containers.RepeatedScalarFieldContainer[int]
@@ -97,7 +99,9 @@ class LaunchTensorMap(_message.Message):
     box: _containers.RepeatedScalarFieldContainer[int]
     swizzle: int
     steps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+    dim_formulas: _containers.RepeatedScalarFieldContainer[int]
+    stride_formulas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, memory: _Optional[_Union[LaunchMemory, _Mapping]] = ..., element_type: _Optional[str] = ..., dims: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., box: _Optional[_Iterable[int]] = ..., swizzle: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., dim_formulas: _Optional[_Iterable[int]] = ..., stride_formulas: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LaunchArgument(_message.Message):
     __slots__ = ("memory", "tensor_map", "immediate", "size")

@@ -71,10 +71,10 @@ class Kernel:
         return Part(self, entry)
 
     def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
-        moved = sum(read_bytes(value, self.region) for value in self.region.arguments)
+        moved = float(sum(read_bytes(value, self.region) for value in self.region.arguments))
         with estimating():
-            written = float(sum(root.tensor.bytes for root in self.region.results))
-        return self.unit.code(self.launches, flops, moved + written, scratch=self.scratch, notes=notes)
+            moved += float(sum(root.tensor.bytes for root in self.region.results))
+        return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
 
 
 class Part:

@@ -27,7 +27,8 @@ class Line:
     """Places of a row of `count` elements for one thread of a group.
 
     `width` divides count. A thread has `chunks` vectors; if `copies` is not 0, a loop takes so many
-    per turn; it is where the call decides `count`. `parts` groups share the row; this one is number `number` (i32).
+    per turn; it is not where a call decides `count`. `parts` groups share the row; this one is
+    number `number` (i32).
     """
 
     def __init__(

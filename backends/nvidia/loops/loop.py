@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ....hlo.deciding import at_hint, common_divisor, surely_at_most, surely_below
+from ....hlo.deciding import at_hint, common_divisor, surely_at_most, surely_below, surely_divides
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
@@ -112,7 +112,7 @@ def alignment(region: Region, box: Box, width: int) -> int:
     inner = box.extents()[-1]
     dims = region.results[0].dims
     if box.sizes == tuple(dims):
-        if inner % width == 0 or len(box.groups) == 1:
+        if surely_divides(width, inner) or len(box.groups) == 1:
             return width
         # Vectors may go on in the next row: fine for what runs through all dims as one.
         flat = tuple(math.prod(dims[d + 1 :]) if dims[d] != 1 else 0 for d in range(len(dims)))

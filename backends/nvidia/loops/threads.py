@@ -86,7 +86,8 @@ class NarrowIndexer(Indexer):
     def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[Axis, Affine]:
         depth = index.depth
         plain = width == 1 or self._same_quotient(index, divisor, width)
-        if not plain or not surely_at_most(0, index.low) or not fits(index) or not fits(Affine(index.terms, 0)):
+        known = surely_at_most(0, index.low) and fits(index) and fits(Affine(index.terms, 0))
+        if not plain or not known:
             return super()._quotient(index, divisor, width)
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ....hlo.deciding import common_divisor
+from ....hlo.deciding import common_divisor, surely_divides
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm import elements
@@ -59,7 +59,7 @@ def shape(region: Region, box: Box, crossing: Crossing) -> Shape:
     along, inner = extents[crossing.group], extents[-1]
     sizes = [region.arguments[number].element.itemsize for number in crossing.strides]
     width = ACCESS_BYTES // max(sizes)
-    fits = max(sizes) <= _WORD and inner % width == 0
+    fits = max(sizes) <= _WORD and surely_divides(width, inner)
     for number, (strides, constant) in crossing.strides.items():
         size = region.arguments[number].element.itemsize
         if size > _WORD:
@@ -67,7 +67,7 @@ def shape(region: Region, box: Box, crossing: Crossing) -> Shape:
         lanes = ACCESS_BYTES // size
         others = [s for group, s in enumerate(strides) if group != crossing.group]
         fits = fits and common_divisor(lanes, along, constant, *others) == lanes
-        fits = fits and inner % (_WORD // size) == 0
+        fits = fits and surely_divides(_WORD // size, inner)
     if not fits:
         return Shape(WARP, WARP, 1, False)
     unit = _SEGMENT // min(sizes)

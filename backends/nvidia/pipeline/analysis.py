@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from ....hlo.deciding import surely_at_most, surely_below, surely_divides
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offsets
 from ....hlo.precision import may_use_tf32
@@ -44,7 +45,8 @@ def analyse(kernel: Op) -> Work:
         raise Unfit("it has no product")
     if any(start >= 0 for start in kernel.starts):
         raise Unfit("a result starts as a copy of an input")
-    if not all(kernel.grid) or not all(value.tensor.size for value in body.arguments):
+    sizes = (*kernel.grid, *(value.tensor.size for value in body.arguments))
+    if not all(surely_at_most(1, size) for size in sizes):
         raise Unfit("it has no tiles, or empty arrays")
     reasons: list[Unfit] = []
     for flips in itertools.islice(itertools.product((False, True), repeat=len(dots)), 16):
@@ -256,11 +258,11 @@ def mapped(memory: Value, sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[
         return order, wide, "its elements are not neighbours in memory"
     if len(order) > _MOST_DIMS:
         return order, wide, f"{len(order)} dims are more than a tensor map has"
-    width = memory.element.bits / 8
     for dim in order[1:]:
-        stride = width * math.prod(memory.dims[dim + 1 :])
-        if stride % 16 or stride >= 2**40:
-            return order, wide, f"rows are {stride:g} bytes apart, which is no multiple of 16"
+        bits = memory.element.bits * math.prod(memory.dims[dim + 1 :])
+        if not surely_divides(128, bits) or not surely_below(bits, 2**43):
+            apart = f"{bits / 8:g}" if isinstance(bits, int) else bits // 8
+            return order, wide, f"rows are {apart} bytes apart, which is no multiple of 16"
     return order, wide[1:], ""
 
 

@@ -52,7 +52,7 @@ class Check:
                 if not index:
                     raise Unfit("the place of a window depends on what the loop carries")
                 continue
-            plain = one.op.name in ("constant", "tile_id")
+            plain = one.op.name in ("constant", "tile_bound", "tile_id")
             if not plain and (one.op.definition.pattern != "elementwise" or one.rank):
                 raise Unfit(f"the place of a window comes from {one.op.name}")
             if one.element is not I32 and not one.element.is_bool:
@@ -84,7 +84,7 @@ def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles
         if dense is None or not dense.is_splat:
             raise Unfit("a constant that is not one number")
         return []
-    if op.name in ("tile_id", "iota"):
+    if op.name in ("tile_bound", "tile_id", "iota"):
         return []
     if op.name == "tile_load":
         return [(offset, ()) for offset in op.offsets]

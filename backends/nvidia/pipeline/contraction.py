@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.graph import Op, Region
 from ....optimizer.tiles.build import Group, build_kernel, make_group
 from ....optimizer.tiles.streaming import Stream, streams
@@ -105,11 +106,15 @@ def _stream(group: Group, product: Op) -> tuple[Stream | None, int]:
     depths = product.lhs_contracting_dimensions
     total = math.prod(product.operands[0].dims[dim] for dim in depths)
     ways = [way for way in streams(group.ops, group.roots) if product in way.inner]
-    if not ways or total <= step:
+    if not ways or surely_at_most(total, step):
         return None, 0
     # Of several summed dims, one whose others are whole in a row of the window.
-    ways.sort(key=lambda way: not _fills(total // way.extent, step))
-    return ways[0], max(1, step // (total // ways[0].extent))
+    others = [(way, total // way.extent) for way in ways]
+    others = [(way, count) for way, count in others if isinstance(count, int)]
+    if not others:
+        raise Unfit("calls decide several of its summed dims")
+    way, count = min(others, key=lambda one: not _fills(one[1], step))
+    return way, max(1, step // count)
 
 
 def _fills(others: int, step: int) -> bool:
@@ -123,18 +128,19 @@ def _sizes(
     last dim is columns, the one before rows, or the other way round."""
     dims = group.roots[0].dims
     element = product.operands[0].element
-    depth = product.definition.flops(product) / 2 / product.result.tensor.size
+    depth = product.definition.flops(product) / 2 / at_hint(product.result.tensor.size)
+    likely = [at_hint(dim) for dim in dims]
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _ROWS:
         for columns in _COLUMNS:
             if rows * columns > _LARGEST:
                 continue
             for first, second in ((rows, columns), (columns, rows)):
-                if _wasteful(first, dims[-2]) or _wasteful(second, dims[-1]):
+                if _wasteful(first, likely[-2]) or _wasteful(second, likely[-1]):
                     continue
                 if first < ROWS and first != columns:
                     continue
-                tiles = math.prod(dims[:-2]) * -(-dims[-2] // first) * -(-dims[-1] // second)
+                tiles = math.prod(likely[:-2]) * -(-likely[-2] // first) * -(-likely[-1] // second)
                 price = _price(rows, columns, tiles, depth * element.itemsize, architecture)
                 # Rows that lie along the last dim are stored with more, smaller accesses.
                 turned = 1.3 if first == columns and rows != columns else 1.0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ....hlo.deciding import estimating
 from ....hlo.graph import Op
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
-from ..frame import Parameter, Unfit, Unit, barrier, require_fixed
+from ..frame import Parameter, Unfit, Unit, barrier
 from ..launch import Argument, KernelCode, Memory
 from ..reach import along, sum_of
 from ..target import Target
@@ -35,7 +36,6 @@ def code_of(plan: Schedule, target: Target) -> KernelCode:
 
 def plan_of(op: Op, target: Target) -> Schedule:
     """What would run; Unfit as `emit`."""
-    require_fixed(op.regions[0])
     return schedule(analyse(op), target.architecture)
 
 
@@ -112,10 +112,10 @@ class _Kernel:
         if plan.cluster > 1:  # its blocks reach into each other's shared memory until here
             hopper.cluster_arrive(f)
             hopper.cluster_wait(f)
-        walks = plan.tiles * plan.cluster > plan.blocks
-        launch = self.entry.finish(plan.blocks, plan.shared_bytes, persistent=walks)
+        launch = self.entry.finish(plan.blocks, plan.shared_bytes, persistent=plan.walks)
         kernel = self.work.kernel
-        moved = sum(value.tensor.bytes for value in (*kernel.operands, *kernel.results))
+        with estimating():
+            moved = float(sum(v.tensor.bytes for v in (*kernel.operands, *kernel.results)))
         code = self.unit.code([launch], kernel.definition.flops(kernel), moved)
         return replace(code, approximate=approximate(kernel.regions[0]))
 

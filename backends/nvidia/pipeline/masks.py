@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....hlo.deciding import surely_at_most
 from ....hlo.graph import Value
 from ....hlo.offsets import EVERYTHING, Offset
 from ....hlo.positions import difference, least
@@ -43,15 +44,15 @@ def masks(work: Work) -> tuple[list[Value], list[Mask]]:
             continue
         lowest = least(found, op.result.dims)
         low, high = work.offsets.range(lowest)
-        if low >= 0:
+        if surely_at_most(0, low):
             always.append(op.result)
             continue
-        if low < EVERYTHING[0] or high > EVERYTHING[1]:
+        if not (surely_at_most(EVERYTHING[0], low) and surely_at_most(high, EVERYTHING[1])):
             continue
         factors = dict(lowest.terms)
         slope = -factors.pop(index, 0)
         known = all(v.owner is not body and v.op not in inside for v in factors)
-        if slope > 0 and known:
+        if isinstance(slope, int) and slope > 0 and known:
             rest = Offset(lowest.constant, tuple(factors.items()))
             first.append(Mask(op.result, rest, slope))
     return always, first

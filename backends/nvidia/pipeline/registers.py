@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ....hlo.deciding import surely_below
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import APPROXIMATE, Op, Value, constant_of
 from ....hlo.offsets import Offset
@@ -211,7 +212,8 @@ class Evaluator:
         (a, a_steps), (b, b_steps) = left, right
         base = a.plus(b, -1)
         low, high = self.work.offsets.range(base)
-        if max(-low, high) >= 2**30:  # the difference might wrap around
+        near = surely_below(-low, 2**30) and surely_below(high, 2**30)
+        if not near:  # the difference might wrap around
             return self._elementwise(op, roles)
         if any(is_row(role) and role != ROW for role in roles):
             return self._elementwise(op, roles)
@@ -234,7 +236,7 @@ class Evaluator:
     def offset(self, offset: Offset) -> Element:
         """The i32 of a sum of numbers."""
         f = self.function
-        total: Element = llvm.constant("i32", offset.constant)
+        total: Element = f.constant("i32", offset.constant)
         for variable, factor in offset.terms:
             total = f.add(total, f.mul(self.scalar(variable), factor))
         return total
@@ -400,6 +402,10 @@ class Evaluator:
 
         return self._make(op.result, roles, fetch)
 
+    def _bound(self, op: Op, roles: Roles) -> Registers:
+        number = self.function.constant("i32", op.size)
+        return Registers(self, 1, 1, lambda i, j: number)
+
     def _tile_id(self, op: Op, roles: Roles) -> Registers:
         number = self.ids[op.axis]
         return Registers(self, 1, 1, lambda i, j: number)
@@ -455,6 +461,7 @@ _RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
     "compare": Evaluator._compare,
     "divide": Evaluator._divide,
     "reduce": Evaluator._reduce,
+    "tile_bound": Evaluator._bound,
     "tile_id": Evaluator._tile_id,
     "tile_load": Evaluator._load,
 }

@@ -74,14 +74,14 @@ class Role:
         f, plan = self.f, self.plan
         name = "clusterid.x" if plan.cluster > 1 else "ctaid.x"
         first = special(f, name)
-        if plan.tiles * plan.cluster <= plan.blocks:
+        if not plan.walks:
             with self.evaluator.scope():
                 self.evaluator.ids = self.places(first)
                 yield
             return
         # As many as are launched: the device's own number of multiprocessors decides.
         stride = special(f, "nclusterid.x" if plan.cluster > 1 else "nctaid.x")
-        last = llvm.constant("i32", plan.tiles)
+        last = f.constant("i32", plan.tiles)
         carried = self.flat(plan.rings)
         with f.for_range(
             first, last, stride, carried, at_least_once=True, metadata=rolled(f)
@@ -101,7 +101,7 @@ class Role:
             sizes[plan.cluster_axis] //= plan.cluster
         found = places(f, number, sizes, plan.raster)
         for axis in plan.turned:
-            found[axis] = f.sub(llvm.constant("i32", sizes[axis] - 1), found[axis])
+            found[axis] = f.sub(f.constant("i32", sizes[axis] - 1), found[axis])
         if plan.cluster > 1:
             axis = plan.cluster_axis
             found[axis] = f.add(f.mul(found[axis], plan.cluster), self.rank)

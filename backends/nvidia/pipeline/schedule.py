@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.graph import Op, Value
+from ....hlo.symbols import Dim, minimum
 from ..frame import Unfit
 from ..raster import Raster, raster
 from ..target import Architecture
@@ -103,7 +105,7 @@ class Schedule:
     cluster_axis: int
     raster: Raster  # of the grid's tiles, or clusters of them
     turned: frozenset[int]  # axes that are walked from their end
-    blocks: int
+    blocks: Dim
     ping_pong: bool
     late: tuple[Late, ...]
 
@@ -117,12 +119,17 @@ class Schedule:
         return self.work.rows // self.groups
 
     @property
-    def tiles(self) -> int:
+    def tiles(self) -> Dim:
         """Of the whole grid, in clusters."""
-        total = 1
+        total: Dim = 1
         for size in self.work.kernel.grid:
             total *= size
         return total // self.cluster
+
+    @property
+    def walks(self) -> bool:
+        """Whether a block may have several tiles."""
+        return not surely_at_most(self.tiles * self.cluster, self.blocks)
 
     @property
     def late_ring(self) -> Ring:
@@ -162,14 +169,14 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
         work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
         (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
         _order(work, cluster), _turned(work),
-        cluster * min(clusters, architecture.multiprocessors // cluster),
+        cluster * minimum(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
         late_windows(work, moving[0]) if style is Style.CHAIN else (),
     )  # fmt: skip
 
 
-def _tiles(work: Work) -> int:
-    total = 1
+def _tiles(work: Work) -> Dim:
+    total: Dim = 1
     for size in work.kernel.grid:
         total *= size
     return total
@@ -191,7 +198,7 @@ def _style(work: Work) -> tuple[Style, tuple[Product, ...], tuple[Product, ...]]
     if work.loop is None or not inner:
         return Style.SEQUENCE, inner, ()
     least = trips(work)
-    runs = least is not None and least[0] >= 1
+    runs = least is not None and surely_at_most(1, least[0])
     if runs and all(_chains(work, product) for product in inner):
         return Style.CHAIN, inner, ()
     heads = tuple(p for p in inner if isinstance(p.left, Panel) and p.addend is None)
@@ -265,7 +272,7 @@ def _cluster(work: Work, style: Style, architecture: Architecture) -> tuple[int,
     alone = (1, -1)
     if style is not Style.CHAIN or not architecture.clusters:
         return alone
-    if _tiles(work) < 2 * architecture.multiprocessors:
+    if at_hint(_tiles(work)) < 2 * architecture.multiprocessors:
         return alone
     assert work.loop is not None
     bounds = work.depends(work.loop.operands[:2])
@@ -348,7 +355,7 @@ def _memory(
 def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int) -> list[int]:
     """Stages of each ring: one for what stays, and for the others as many as fit."""
     known = trips(work)
-    least = 2 if known is None or known[1] > 1 else 1
+    least = 2 if known is None or not surely_at_most(known[1], 1) else 1
     counts = [least if moves else 1 for _, moves in bundles]
     # What stays for a tile is brought ahead for the next one where nothing moves in a loop.
     most = [_MOST_STAGES if moves else 1 for _, moves in bundles]

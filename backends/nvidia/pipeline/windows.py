@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....hlo.deciding import surely_divides
 from ....hlo.graph import Value
 from ... import llvm
 from .work import COLUMN, Roles, is_row
@@ -36,10 +37,10 @@ class Window:
         ]
         # Whether a thread's two neighbours of a row are neighbours in memory, and aligned.
         last = memory.rank - 1
-        even = last >= 0 and places[last].constant % 2 == 0
-        even = even and all(factor % 2 == 0 for _, factor in places[last].terms)
+        even = last >= 0 and surely_divides(2, places[last].constant)
+        even = even and all(surely_divides(2, factor) for _, factor in places[last].terms)
         row = memory.dims[last] if last >= 0 else 1
-        self.pairs = even and row % 2 == 0 and roles[last] == COLUMN
+        self.pairs = even and surely_divides(2, row) and roles[last] == COLUMN
 
     def at(self, i: int, j: int) -> tuple[Element, Element | None]:
         """(the element's number in memory, whether it is there; None where it surely is)."""

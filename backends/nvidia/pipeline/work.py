@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ....hlo.graph import Op, Value, constant_of
 from ....hlo.offsets import Offsets
+from ....hlo.symbols import Dim, ceildiv, maximum
 from ..launch import Memory, TensorMap
 from .instructions import MatrixKind
 
@@ -206,14 +207,14 @@ def shape(value: Value) -> tuple[int, ...]:
     return tuple(n for n in value.dims if n != 1)
 
 
-def trips(work: Work) -> tuple[int, int] | None:
+def trips(work: Work) -> tuple[Dim, Dim] | None:
     """(least, most) rounds of the loop; None where the bounds say nothing."""
     if work.loop is None:
         return None
     lower, upper = (work.offsets.of(value) for value in work.loop.operands[:2])
     low, high = work.offsets.range(upper.plus(lower, -1))
     step = work.loop.step
-    return max(0, -(-low // step)), max(0, -(-high // step))
+    return maximum(0, ceildiv(low, step)), maximum(0, ceildiv(high, step))
 
 
 def splat_of(value: Value) -> object | None:

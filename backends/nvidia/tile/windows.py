@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from ....hlo.deciding import surely_at_most, surely_below
+from ....hlo.deciding import surely_at_most, surely_below, surely_divides
 from ....hlo.graph import Op, Value
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
@@ -64,7 +64,7 @@ class Access:
         last = self.affine[-1]
         numbers = [last.constant, self.memory.dims[-1], self.tile.dims[-1]]
         numbers += [factor for _, factor in last.terms]
-        while width > 1 and any(n % width for n in numbers):
+        while width > 1 and not all(surely_divides(width, n) for n in numbers):
             width //= 2
         return width
 

@@ -81,7 +81,8 @@ def run(
         if not isinstance(argument, TensorMap):
             return address.to_bytes(8, "little")
         return simulator.encode_tensor_map(
-            argument.element, address, argument.dims, argument.strides, argument.box,
+            argument.element, address, [bound(n, sizes) for n in argument.dims],
+            [bound(n, sizes) for n in argument.strides], argument.box,
             argument.steps or None, swizzle=argument.swizzle,
         )  # fmt: skip
 

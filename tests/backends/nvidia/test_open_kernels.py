@@ -14,7 +14,7 @@ from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim, bound
-from girih.hlo.types import BF16, F16, F32, F64, I1, TensorType
+from girih.hlo.types import BF16, F16, F64, I1, TensorType
 
 from ..support import SCALAR, argmax, fusion, kind, layer_norm, softmax
 from .open_kernels import OpenKernel
@@ -70,9 +70,7 @@ def _turned(*order: int) -> Callable[..., Any]:
 def _places(b: Any, x: Any) -> Any:
     top, place = argmax(b, x, (1,))
     nothing = b.broadcast(b.constant(0, SCALAR), x.dims, ())
-    some = b.reduce(
-        "or", b.compare("GT", x, nothing), b.constant(False, TensorType((), I1)), (1,)
-    )
+    some = b.reduce("or", b.compare("GT", x, nothing), b.constant(False, TensorType((), I1)), (1,))
     return [b("subtract", x, b.broadcast(top, x.dims, (0,))), place, some]
 
 
@@ -123,7 +121,15 @@ CASES = {
     ),
     "whole_steps": Case(
         [kind(N, 72, element=F16), kind(96, 72, element=F16)],
-        _product(True, "tanh"), "contract", 2e-3, ("tile",),
+        _product(True, "tanh"), "contract", 2e-3, ("pipeline",),
+    ),
+    "pipeline": Case(
+        [kind(N, 16 * M, element=BF16), kind(16 * M, 64, element=BF16)],
+        _product(False), "contract", 1e-2, ("pipeline",),
+    ),
+    "square": Case(
+        [kind(2, N, 64, element=F16), kind(2, M, 64, element=F16)],
+        _batched, "contract", 2e-3, ("pipeline",),
     ),
     "batches": Case(
         [kind(3, N, 16 * M), kind(3, M, 16 * M)], _batched, "contract", 1e-5, ("tile",), 200,
@@ -139,8 +145,8 @@ def test_one_kernel_for_all_sizes(name: str) -> None:
     named = tuple(launch.symbol for launch in kernel.code.launches)
     assert not case.launches or named == case.launches, kernel.code.notes
     kernel.assembles()
-    small = any(len(one.dims) > 2 for one in case.types)
-    for n, m in SIZES[: 5 if small else None]:
+    large = any(len(one.dims) > 2 or 16 * M in one.dims for one in case.types)
+    for n, m in SIZES[: 4 if large else None]:
         kernel.check({"n": n, "m": m}, case.tolerance)
 
 

@@ -1,0 +1,163 @@
+"""Programs for GPUs whose sizes a call decides: compiled once, simulated at many sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import girih
+from girih.backends.nvidia.simulator.driver import SimulatedGpu
+from girih.backends.nvidia.target import ARCHITECTURES
+from girih.hlo.build import Builder, build_region
+from girih.hlo.graph import Function, Module
+from girih.hlo.interpret import interpret
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim
+from girih.hlo.types import BF16, F32, TensorType
+from girih.options import Options
+from girih.runtime.devices.driver import OutOfMemory
+from girih.runtime.program import Program
+
+from ...optimizer.tiles.open_programs import attention
+
+OPTIONS = Options(cache="off")
+N = SymbolicDim("n")
+SCALAR = TensorType((), F32)
+SIZES = (1, 37, 64, 65, 3)
+
+
+def module(most: int = 200) -> Module:
+    """Sums of the columns of x w."""
+    b = Builder()
+    x, w = b.arguments([TensorType((N, 32), F32), TensorType((32, 48), F32)])
+    sums: dict[str, Any] = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    made = b("dot_general", x, w, type=TensorType((N, 48), F32), **sums)
+    total = b.reduce("add", made, b.constant(0, SCALAR), (0,))
+    return Module({"main": Function("main", b.region([total]))}, symbols={"n": Symbol(1, most)})
+
+
+def inputs(n: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(n)
+    return [rng.standard_normal(dims).astype(np.float32) for dims in ((n, 32), (32, 48))]
+
+
+def same(got: Sequence[Any], wanted: Sequence[Any]) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-4)
+
+
+def test_attention() -> None:
+    program = girih.compile(attention(mask=True), target="ptx-sim", options=OPTIONS)
+    assert len(program.plan.kernels) == 1 and not program.plan.guards and not program.plan.others
+    rng = np.random.default_rng(0)
+    for batch, rows, keys in ((1, 1, 1), (3, 37, 20), (2, 65, 64)):
+        shapes = [(batch, 4, rows, 16), *[(batch, 4, keys, 16)] * 2, (batch, keys)]
+        given = [rng.standard_normal(dims).astype(np.float32) for dims in shapes]
+        same(program(*given), interpret(program.module, given))
+
+
+def test_a_bundle_and_programs_at_a_size(tmp_path: Path) -> None:
+    program = girih.compile(module(), target="ptx-sim", options=OPTIONS)
+    program.save(tmp_path / "model.girih")
+    loaded = girih.load(tmp_path / "model.girih", simulate=True)
+    for n in SIZES:
+        wanted = interpret(program.module, inputs(n))
+        same(program(*inputs(n)), wanted)
+        same(loaded.at(n=n)(*inputs(n)), wanted)
+        same(loaded.profile(*inputs(n)).outputs, wanted)
+    assert loaded.at(n=1).memory.arena_bytes < loaded.at(n=200).memory.arena_bytes
+    call = loaded.prepare(*inputs(5))
+    loaded(*inputs(199))
+    same(call(), interpret(program.module, inputs(5)))
+    with pytest.raises(girih.UserError, match="must be from 1 to 200"):
+        loaded(*inputs(201))
+
+
+class _WithGraphs(SimulatedGpu):
+    """Starts graphs, too, and remembers what it was asked for."""
+
+    graphs, simulated = True, False  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__(ARCHITECTURES["sm_90a"], OutOfMemory)
+        self.log: list[str] = []
+
+    def allocate(self, size: int, stream: Any) -> int:
+        self.log.append(f"allocate {size}")
+        return super().allocate(size, stream)
+
+    def graph(self, launches: Sequence[Any]) -> Any:
+        self.log.append("graph")
+        return list(launches)
+
+    def rebind(self, graph: Any, number: int, prepared: Any) -> None:
+        self.log.append(f"rebind {number}")
+        graph[number] = prepared
+
+    def replay(self, graph: Any, stream: Any) -> None:
+        self.log.append("replay")
+        for prepared in graph:
+            self.launch(prepared, stream)
+
+    def destroy_graph(self, graph: Any) -> None:
+        """Nothing was made."""
+
+
+def test_graphs_take_other_sizes() -> None:
+    """The first call of a size changes a graph in place; a size that comes again has its own."""
+    compiled = girih.compile(module(), target="ptx-sim", options=OPTIONS)
+    device = _WithGraphs()
+    program = Program(compiled.parts, driver=device)
+    wanted = {n: interpret(compiled.module, inputs(n)) for n in SIZES}
+    said = []
+    for n in (200, 1, 37, 1, 37, 64, 1):
+        before = len(device.log)
+        same(program(*inputs(n)), wanted.get(n) or interpret(compiled.module, inputs(n)))
+        said.append([one for one in device.log[before:] if not one.startswith("allocate")])
+    assert said[0] == []  # launches, one by one
+    assert said[1] == ["graph", "replay"]
+    assert said[2][-1] == "replay" and said[2][0] == "rebind 0"
+    assert said[3] == ["graph", "replay"] and said[4] == ["replay"]
+    assert said[5][0] == "rebind 0"
+    # Memory is that of the largest call, once, whatever sizes come.
+    before = len(device.log)
+    for n in SIZES:
+        same(program(*inputs(n)), wanted[n])
+    assert not [one for one in device.log[before:] if one.startswith("allocate")]
+
+
+def test_what_has_no_code_is_named() -> None:
+    b = Builder()
+    (x,) = b.arguments([TensorType((N, 4), F32)])
+    body = build_region([SCALAR, SCALAR], lambda b, x, y: [b.compare("LT", x, y)])
+    made = b("sort", x, regions=(body,), dimension=0, is_stable=True)
+    sorts = Module({"main": Function("main", b.region([made]))}, symbols={"n": Symbol(1, 9)})
+    with pytest.raises(girih.UnsupportedError, match="sort: there is no code .* the size n; fix"):
+        girih.compile(sorts, target="ptx-sim", options=OPTIONS)
+    girih.compile(sorts, target="ptx-sim", options=OPTIONS, sizes={"n": 5})
+
+
+def test_products_outside_of_the_pipeline_say_so() -> None:
+    """The copy engine takes rows that are 16 bytes apart, or multiples, in every call."""
+    b = Builder()
+    x, y = b.arguments([TensorType(dims, BF16) for dims in ((N, N), (N, 64))])
+    sums: dict[str, Any] = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    made = b("dot_general", x, y, type=TensorType((N, 64), BF16), **sums)
+    product = Module({"main": Function("main", b.region([made]))}, symbols={"n": Symbol(1, 300)})
+    program = girih.compile(product, target="ptx-sim", options=OPTIONS)
+    (kernel,) = program.plan.kernels
+    assert any(note.startswith("not in Hopper's pipeline") for note in kernel.notes)
+    even = girih.compile(product, target="ptx-sim", options=OPTIONS, sizes={"n": range(8, 301, 8)})
+    (kernel,) = even.plan.kernels
+    assert not kernel.notes and any(a.tensor_map.dim_formulas for a in kernel.launches[0].arguments)
+    for n in (8, 56, 136):
+        rng = np.random.default_rng(n)
+        given = [rng.standard_normal(dims).astype(BF16.dtype) for dims in ((n, n), (n, 64))]
+        (got,), (wanted,) = even(*given), interpret(product, given)
+        np.testing.assert_allclose(
+            np.asarray(got, np.float32), np.asarray(wanted, np.float32), rtol=2e-2, atol=2e-2
+        )
