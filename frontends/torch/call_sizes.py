@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, bound
-from .sizes import NotAffine, parse_size
+from .sizes import parse_size
 
 ROOM = 4  # times what a call has, a size without an end may become before another compilation
 LEAST = 512  # what it may become in any case
@@ -168,7 +168,7 @@ def _tensors(graph: Any, chosen: Chosen) -> list[Dim]:
 
 
 def dims_of(sizes: Sequence[Any], values: Mapping[str, Dim]) -> tuple[Dim, ...]:
-    """PyTorch's sizes (or strides) as the program has them; NotAffine for one that it cannot
+    """PyTorch's sizes (or strides) as the program has them; ValueError for one that it cannot
     say."""
     import sympy
 
