@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .hlo.graph import Module
 from .hlo.sizes import Symbol
@@ -73,26 +74,36 @@ def fixed(sizes: Sequence[int]) -> Chosen:
     return Chosen(tuple(sizes), {})
 
 
-def opened(said: Sequence[Symbol | None], sizes: Sequence[int], before: Sequence[Chosen]) -> Chosen:
+def opened(
+    said: Sequence[Symbol | None],
+    sizes: Sequence[int],
+    before: Sequence[Chosen],
+    names: Mapping[int, str] | None = None,
+) -> Chosen:
     """For calls like this one, and like those that earlier programs are for, which were told apart.
 
-    said: what each size may be, None where it stays the number that it is. Ranges without an end
-    have none yet: `bounded` gives them one.
+    said: what each size may be, None where it stays the number that it is; names: what the symbols
+    of some are called, by number. Ranges without an end have none yet: `bounded` gives them one.
     """
-    keys = [
-        size if known is None else (size, known.modulus, *(one.dims[number] for one in before))
-        for number, (known, size) in enumerate(zip(said, sizes, strict=True))
+    names = names or {}
+    keys: list[Any] = [
+        names.get(number) or (size, *(one.dims[number] for one in before))
+        for number, size in enumerate(sizes)
     ]
-    classes = dict.fromkeys(key for key in keys if not isinstance(key, int))
-    names = {key: SymbolicDim(f"n{number}") for number, key in enumerate(classes)}
-    dims: list[Dim] = [key if isinstance(key, int) else names[key] for key in keys]
+    classes = dict.fromkeys(k for k, known in zip(keys, said, strict=True) if known is not None)
+    symbols = {
+        key: SymbolicDim(key if isinstance(key, str) else f"n{number}")
+        for number, key in enumerate(classes)
+    }
+    dims: list[Dim] = []
     ranges: dict[str, Symbol] = {}
-    for dim, known, size in zip(dims, said, sizes, strict=True):
-        if known is None or isinstance(dim, int):
+    for key, known, size in zip(keys, said, sizes, strict=True):
+        dims.append(size if known is None else symbols[key])
+        if known is None:
             continue
         if size < known.minimum:  # TorchDynamo calls graphs with less than it says
             known = known._replace(minimum=size)
-        name = repr(dim)
+        name = repr(dims[-1])
         ranges[name] = ranges[name].meet(known) if name in ranges else known
     return Chosen(tuple(dims), ranges)
 

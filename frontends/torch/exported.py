@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
