@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from .call_sizes import Chosen, GirihWarning, bounded, fixed, opened, warn
+from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
@@ -343,8 +343,8 @@ def _read(
     read = reader.graph(graph)
     tensors: dict[str, Weight] = {}
     inputs: list[Input] = []
-    for node, value, fixed in zip(places, args, frozen, strict=True):
-        if fixed:
+    for node, value, is_frozen in zip(places, args, frozen, strict=True):
+        if is_frozen:
             inputs.append(Input("weight", node.name, node.name))
             tensors[node.name] = _weight(node.name, value)
         elif isinstance(value, torch.Tensor):

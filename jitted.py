@@ -1,7 +1,8 @@
 """`girih.jit`: what `jax.jit` is for functions that are only evaluated, compiled by girih.
 
 A call is traced by JAX once for each structure, types and static values, compiled, and kept; where
-sizes are left open (`dynamic`, `sizes`), once for all sizes that the program admits. Inside another trace (`jax.jit`, `jax.grad`, `jax.vmap`) the function is JAX's own, so that it composes.
+sizes are left open (`dynamic`, `sizes`), once for all sizes that the program admits. Inside another
+trace (`jax.jit`, `jax.grad`, `jax.vmap`) the function is JAX's own, so that it composes.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def jit(
     arrays, Python scalars and pytrees of them, with JAX's rules for types; results are JAX arrays.
     target: by default the CPU, or the NVIDIA GPU that JAX arrays among the inputs lie on: they are
     read there (DLPack), and results stay there.
-    dynamic: a dimension that has had two sizes is left open from then on, so that one program serves
-        all its sizes; sizes of 0 have programs of their own.
+    dynamic: a dimension that has had two sizes is left open from then on, so that one program
+        serves all its sizes; sizes of 0 have programs of their own.
     sizes: dimensions that are open from the first call, with what they may be: {"x.0": (1, 512)},
         {"x.0": "batch", "y.0": "batch", "batch": range(8, 65, 8)}. Others are errors.
     Where JAX or girih has no code for open sizes, each is compiled on its own, with a GirihWarning,
@@ -271,10 +272,8 @@ class JitFunction:
                 if self._options.strict:
                     raise
                 family.opens = False
-                warn(
-                    f"each size of {getattr(self, '__name__', 'the function')} is compiled on its own: {error}",
-                    4,
-                )
+                name = getattr(self, "__name__", "the function")
+                warn(f"each size of '{name}' is compiled on its own: {error}", 4)
         if made is None:
             made = fixed(sizes), self._ready(*self._build(arguments, keywords, gpu))
         family.programs.append(made)
