@@ -1,7 +1,7 @@
 """`torch.compile(model, backend="girih")`: graphs of TorchDynamo as girih programs.
 
 A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, that is one program
-for all of them (`frontends/torch/call_sizes.py`), or, where girih has no such code, with a warning
+for all of them (`call_sizes.py`), or, where girih has no such code, with a warning
 one for each combination. Parameters and buffers become weights of the program, which are read where they are;
 when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
 a warning, or is an error with `options={"fallback": False}`.
@@ -13,19 +13,20 @@ and all is in the order of PyTorch's current stream.
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from .frontends.torch.call_sizes import Chosen, dims_of, fixed, guards_of, opened, places_of
+from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
+from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
 from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
 from .hlo.errors import UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
+from .hlo.sizes import Symbol
 from .hlo.symbols import Dim, bound
 from .hlo.types import TensorType
 from .options import Options
@@ -40,22 +41,17 @@ class Choices:
     freeze: make parameters and buffers part of the program for inference. When one has changed,
         the graph is compiled anew and takes them at each call from then on, as with False. A
         change through `.data` is not seen.
-    specialize: compile a graph for each combination of symbolic sizes, with a warning, where girih
-        has no code for all of them; False: raise the error.
-    sizes: how many combinations are then compiled per graph; the others fall back.
+    sizes: how many combinations of symbolic sizes are compiled per graph where girih has no code
+        that serves all of them, which is a warning, or an error with `strict`; the others fall
+        back.
     """
 
     fallback: bool = True
     freeze: bool = True
-    specialize: bool = True
     sizes: int = 16
 
 
 _KEPT = 4096  # combinations of sizes of which a graph remembers the program
-
-
-class GirihWarning(UserWarning):
-    """A graph runs in PyTorch because girih cannot compile it, or is compiled for each size."""
 
 
 def backend(
@@ -130,18 +126,15 @@ class _Graph:
     ) -> None:
         self.graph, self.choices, self.options = graph, choices, options
         self.weights = dict(weights)
-        self.places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        self.symbols = places_of(self.places)
-        self.opens = bool(self.symbols)  # whether calls decide sizes of its programs
+        self.inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self.places = places_of(self.inputs)
+        self.opens = bool(self.places)  # whether calls decide sizes of its programs
         self.programs: list[_Program] = []
         self.known: OrderedDict[tuple[int, ...], _Program | None] = OrderedDict()
         self._boxed_call = True  # what PyTorch looks for, and copies with an object's own names
 
     def __call__(self, args: list[Any]) -> Any:
-        sizes = tuple([
-            args[one.argument] if one.axis is None else args[one.argument].shape[one.axis]
-            for one in self.symbols
-        ])  # fmt: skip
+        sizes = tuple([one.of_call(args) for one in self.places])
         program = self.known.get(sizes)
         if program is None or not program.is_current():
             program = self.find(args, sizes)
@@ -168,37 +161,37 @@ class _Graph:
         try:
             if self.opens and (program := self.compile_open(args, sizes)) is not None:
                 return program
-            if self.symbols and len(self.programs) >= self.choices.sizes:
+            if self.places and len(self.programs) >= self.choices.sizes:
                 raise UserError(f"more than {self.choices.sizes} combinations of sizes")
-            return self.made(args, fixed(self.symbols, sizes))
+            return self.made(args, sizes, fixed(sizes))
         except UserError as error:
             if not self.choices.fallback:
                 raise
-            _warn(f"this graph runs in PyTorch: {error}")
+            warn(f"this graph runs in PyTorch: {error}", 4)
             return None
 
     def compile_open(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
         """A program that serves other sizes, too; None, with a warning, if girih has no code for
         that."""
         before = [program.chosen for program in self.programs]
-        chosen = opened(self.symbols, sizes, before, self.graph)
         try:
-            return self.made(args, chosen)
+            return self.made(args, sizes, opened([one.said for one in self.places], sizes, before))
         except UserError as error:
-            if not self.choices.specialize:
+            if self.options.strict:
                 raise
             self.opens = False
-            _warn(f"each size of this graph is compiled on its own: {error}")
+            warn(f"each size of this graph is compiled on its own: {error}", 5)
             return None
 
-    def made(self, args: Sequence[Any], chosen: Chosen) -> _Program:
-        program = _Program(self.graph, self.places, self.weights, args, chosen, self.options)
+    def made(self, args: Sequence[Any], sizes: tuple[int, ...], chosen: Chosen) -> _Program:
+        """A program, which is kept; `counters["girih"]` of torch._dynamo.utils counts them."""
+        from torch._dynamo.utils import counters
+
+        before = [program.chosen for program in self.programs]
+        program = _Program(self, args, sizes, chosen, before)
+        counters["girih"]["programs"] += 1
         self.programs.append(program)
         return program
-
-
-def _warn(text: str) -> None:
-    warnings.warn(f"girih: {text}", GirihWarning, stacklevel=5)
 
 
 class _Program:
@@ -206,18 +199,17 @@ class _Program:
 
     def __init__(
         self,
-        graph: Any,
-        places: Sequence[Any],
-        weights: Mapping[int, Any],
+        owner: _Graph,
         args: Sequence[Any],
+        sizes: Sequence[int],
         chosen: Chosen,
-        options: Options,
+        before: Sequence[Chosen],
     ) -> None:
         import torch
 
         from .compiler import compile
 
-        self.chosen, self.admits = chosen, chosen.admits
+        graph, weights = owner.graph, owner.weights
         self.gpu = _gpu_of(args)
         target = "cpu"
         if self.gpu is not None:
@@ -225,14 +217,15 @@ class _Program:
         changed = _written(graph)
         frozen = [
             id(value) in weights and node.name not in changed
-            for node, value in zip(places, args, strict=True)
+            for node, value in zip(owner.inputs, args, strict=True)
         ]
         self.given = [
             at for at, (value, fixed) in enumerate(zip(args, frozen, strict=True))
             if isinstance(value, torch.Tensor) and not fixed
         ]  # fmt: skip
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
-        read = _read(graph, places, args, frozen, chosen)
+        values = dict(zip((one.symbol for one in owner.places), chosen.dims, strict=True))
+        read = _read(graph, owner.inputs, args, frozen, values, chosen.ranges)
         self.outputs, self.updates = read.outputs, read.updates
         module = lower(read.program)
         if self.updates and module.signature is not None:
@@ -240,9 +233,11 @@ class _Program:
             replaced = {self.given.index(at): first + n for n, at in enumerate(self.updates)}
             module = replace(module, signature=module.signature.donating(replaced))
         if chosen.ranges:
-            guards = guards_of(chosen, graph)
+            guards = guards_of(graph, values)
             module = replace(module, constraints=(*module.constraints, *guards))
-        self.run = compile(module, target=target, options=options)
+            module, chosen = bounded(module, chosen, sizes, before)
+        self.chosen, self.admits = chosen, chosen.admits
+        self.run = compile(module, target=target, options=owner.options)
         if self.gpu is not None:
             self.run = self.run.with_device(self.gpu)
 
@@ -339,17 +334,17 @@ def _read(
     places: Sequence[Any],
     args: Sequence[Any],
     frozen: Sequence[bool],
-    chosen: Chosen,
+    sizes: Mapping[str, Dim],
+    ranges: Mapping[str, Symbol],
 ) -> _Read:
     import torch
 
-    sizes = chosen.by_name
     reader = Reader(sizes)
     read = reader.graph(graph)
     tensors: dict[str, Weight] = {}
     inputs: list[Input] = []
-    for node, value, fixed in zip(places, args, frozen, strict=True):
-        if fixed:
+    for node, value, is_frozen in zip(places, args, frozen, strict=True):
+        if is_frozen:
             inputs.append(Input("weight", node.name, node.name))
             tensors[node.name] = _weight(node.name, value)
         elif isinstance(value, torch.Tensor):
@@ -373,7 +368,7 @@ def _read(
         graph=replace(read, outputs=tuple(kept)), inputs=tuple(inputs),
         outputs=tuple(Output("user") for _ in kept), tensors=tensors,
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
-        output_tree=Tree.flat(len(kept)), symbols=chosen.ranges, name="graph",
+        output_tree=Tree.flat(len(kept)), symbols=ranges, name="graph",
     )  # fmt: skip
     return _Read(program, outputs, list(updates))
 

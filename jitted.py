@@ -1,26 +1,33 @@
 """`girih.jit`: what `jax.jit` is for functions that are only evaluated, compiled by girih.
 
-A call is traced by JAX once for each structure, types and static values, compiled, and kept. Inside
-another trace (`jax.jit`, `jax.grad`, `jax.vmap`) the function is JAX's own, so that it composes.
+A call is traced by JAX once for each structure, types and static values, compiled, and kept; where
+sizes are left open (`dynamic`, `sizes`), once for all sizes that the program admits. Inside another
+trace (`jax.jit`, `jax.grad`, `jax.vmap`) the function is JAX's own, so that it composes.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .hlo.errors import UserError
 from .hlo.extras import require
+from .hlo.sizes import Symbol
+from .hlo.stated_sizes import Stated, dims_of_arguments, symbol_of_stated
 from .options import Options
 from .runtime.devices.architectures import target_for
 
 if TYPE_CHECKING:
+    from .hlo.graph import Module
     from .runtime.program import Program
 
 _SETTINGS = (
@@ -45,6 +52,8 @@ def jit(
     donate_argnames: str | Iterable[str] | None = None,
     target: str | None = None,
     options: Options | None = None,
+    dynamic: bool = False,
+    sizes: Mapping[str, Stated] | None = None,
 ) -> Any:
     """A function of JAX arrays that girih compiles when it is first called with new shapes.
 
@@ -52,6 +61,12 @@ def jit(
     arrays, Python scalars and pytrees of them, with JAX's rules for types; results are JAX arrays.
     target: by default the CPU, or the NVIDIA GPU that JAX arrays among the inputs lie on: they are
     read there (DLPack), and results stay there.
+    dynamic: a dimension that has had two sizes is left open from then on, so that one program
+        serves all its sizes; sizes of 0 have programs of their own.
+    sizes: dimensions that are open from the first call, with what they may be: {"x.0": (1, 512)},
+        {"x.0": "batch", "y.0": "batch", "batch": range(8, 65, 8)}. Others are errors.
+    Where JAX or girih has no code for open sizes, each is compiled on its own, with a GirihWarning,
+    or an error with `Options(strict=True)`.
     Donated JAX arrays are deleted, as `jax.jit` does; their memory is not used again
     (`girih.compile` and `Program.donate` do that).
     UserError where JAX cannot trace the function, ImportBlockers where girih cannot import it:
@@ -64,8 +79,10 @@ def jit(
         "donate_argnames": donate_argnames,
     }
     if function is None:
-        return functools.partial(jit, target=target, options=options, **given)
-    return JitFunction(function, target, options or Options(), given)
+        return functools.partial(
+            jit, target=target, options=options, dynamic=dynamic, sizes=sizes, **given
+        )
+    return JitFunction(function, target, options or Options(), given, dynamic, sizes)
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,32 @@ class _Compiled:
     outputs: Any  # JAX's PyTreeDef
     keys: tuple[tuple[int, str], ...]  # the results that are random keys, and their generators
     donated: tuple[int, ...]
+
+
+@dataclass
+class _Family:
+    """Programs of calls that differ in sizes alone."""
+
+    programs: list[tuple[Chosen, _Compiled]] = field(default_factory=list)
+    opens: bool = True  # no failure so far
+    stated: _StatedSizes | None = None
+
+
+class _StatedSizes(NamedTuple):
+    """What a user says of the sizes of calls, by their numbers: values and names of dimensions."""
+
+    paths: Mapping[int, str]
+    symbols: Mapping[int, Symbol]
+    names: Mapping[int, str]
+
+    def check(self, sizes: Sequence[int]) -> None:
+        """UserError for sizes that the user does not admit."""
+        for number, said in self.symbols.items():
+            if not said.admits(sizes[number]):
+                raise UserError(
+                    f"girih.jit: {self.paths[number]} is {sizes[number]}, but sizes= says that it "
+                    f"is {said}"
+                )
 
 
 class Gpu(NamedTuple):
@@ -97,6 +140,8 @@ class JitFunction:
         target: str | None,
         options: Options,
         given: dict[str, Any],
+        dynamic: bool = False,
+        sizes: Mapping[str, Stated] | None = None,
     ) -> None:
         if not callable(function):
             raise UserError(f"girih.jit is for functions, not {type(function).__name__}")
@@ -113,6 +158,8 @@ class JitFunction:
         self._jitted = jax.jit(function, **{k: v for k, v in given.items() if v is not None})
         self._static = _Static(function, given["static_argnums"], given["static_argnames"])
         self._compiled: dict[Hashable, _Compiled] = {}
+        self._dynamic, self._sizes = dynamic, dict(sizes or {})
+        self._families: dict[Hashable, _Family] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -134,7 +181,7 @@ class JitFunction:
         key = self._key(static, tree, (gpu, *kinds))
         ready = self._compiled.get(key)
         if ready is None:
-            ready = self._compile(key, arguments, keywords, gpu)
+            ready = self._compile(key, arguments, keywords, gpu, kinds)
         if gpu is None:
             results = self._put(ready.program.call_flat(arrays))
         else:
@@ -157,46 +204,160 @@ class JitFunction:
     def clear_cache(self) -> None:
         """Forget all programs."""
         self._compiled.clear()
+        self._families.clear()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Methods are functions of the instance, which has to be static or a pytree."""
         return self if instance is None else functools.partial(self, instance)
 
     def __repr__(self) -> str:
-        return f"<girih.jit of {getattr(self, '__name__', '?')}: {len(self._compiled)} programs>"
+        count = len(set(map(id, self._compiled.values())))
+        return f"<girih.jit of {getattr(self, '__name__', '?')}: {count} programs>"
 
     def _key(self, static: Any, tree: Any, kinds: Any) -> Hashable:
         config = self._jax.config
         return static, tree, kinds, *[getattr(config, name, None) for name in _SETTINGS]
 
-    def _compile(self, key: Hashable, arguments: Any, keywords: Any, gpu: Gpu | None) -> _Compiled:
+    def _compile(
+        self, key: Any, arguments: Any, keywords: Any, gpu: Gpu | None, kinds: Sequence[Any]
+    ) -> _Compiled:
         with self._lock:
-            known = self._compiled.get(key)
-            if known is not None:
-                return known
-            program, traced = self._build(arguments, keywords, gpu)
-            jax = self._jax
-            results = jax.tree_util.tree_leaves(traced.out_info)
-            keys = tuple(
-                (number, _generator(result.dtype))
-                for number, result in enumerate(results)
-                if jax.numpy.issubdtype(result.dtype, jax.dtypes.prng_key)
-            )
-            infos = jax.tree_util.tree_leaves(traced.args_info)
-            donated = tuple(number for number, info in enumerate(infos) if info.donated)
-            ready = _Compiled(program, traced.out_tree, keys, donated)
-            self._compiled[key] = ready
+            ready = self._compiled.get(key)
+            if ready is None:
+                if self._dynamic or self._sizes:
+                    ready = self._admitting(key, arguments, keywords, gpu, kinds)
+                else:
+                    ready = self._ready(*self._build(arguments, keywords, gpu))
+                self._compiled[key] = ready
             return ready
 
+    def _ready(self, program: Program, traced: Any) -> _Compiled:
+        jax = self._jax
+        results = jax.tree_util.tree_leaves(traced.out_info)
+        keys = tuple(
+            (number, _generator(result.dtype))
+            for number, result in enumerate(results)
+            if jax.numpy.issubdtype(result.dtype, jax.dtypes.prng_key)
+        )
+        infos = jax.tree_util.tree_leaves(traced.args_info)
+        donated = tuple(number for number, info in enumerate(infos) if info.donated)
+        return _Compiled(program, traced.out_tree, keys, donated)
+
+    def _admitting(
+        self, key: Any, arguments: Any, keywords: Any, gpu: Gpu | None, kinds: Sequence[Any]
+    ) -> _Compiled:
+        """A program for calls of these sizes, and where that can be, of others."""
+        static, tree, _, *settings = key
+        shapes = [shape for shape, *_ in kinds]
+        types = tuple((len(shape), *others) for shape, *others in kinds)
+        sizes = tuple(size for shape in shapes for size in shape)
+        family = self._families.setdefault((static, tree, gpu, types, *settings), _Family())
+        if self._sizes and family.stated is None:
+            family.stated = self._stated(arguments, keywords)
+        if family.stated is not None:
+            family.stated.check(sizes)
+        for chosen, ready in family.programs:
+            if chosen.admits(sizes):
+                return ready
+        before = [chosen for chosen, _ in family.programs]
+        made: tuple[Chosen, _Compiled] | None = None
+        said = self._said(family, sizes)
+        if family.opens and any(said):
+            names = None if family.stated is None else family.stated.names
+            chosen = opened(said, sizes, before, names)
+            try:
+                specs = self._static.joined(self._specs(tree, kinds, chosen), arguments, keywords)
+                made = self._build_open(*specs, gpu, chosen, sizes, before)
+            except UserError as error:
+                if self._options.strict:
+                    raise
+                family.opens = False
+                name = getattr(self, "__name__", "the function")
+                warn(f"each size of '{name}' is compiled on its own: {error}", 4)
+        if made is None:
+            made = fixed(sizes), self._ready(*self._build(arguments, keywords, gpu))
+        family.programs.append(made)
+        return made[1]
+
+    def _said(self, family: _Family, sizes: Sequence[int]) -> list[Symbol | None]:
+        """What each size may be, None where it stays the number that it is: until a call has
+        another, unless the user says more."""
+        stated = {} if family.stated is None else family.stated.symbols
+        found: list[Symbol | None] = []
+        for number, size in enumerate(sizes):
+            varies = self._dynamic and any(
+                chosen.dims[number] != size for chosen, _ in family.programs
+            )
+            known = stated.get(number)
+            found.append(known or (Symbol(1) if varies and size else None))
+        return found
+
+    def _stated(self, arguments: Any, keywords: Any) -> _StatedSizes:
+        """What `sizes=` says of calls of this structure; UserError for keys that it has not."""
+        from .frontends.jax.traced import import_traced, title_of, trace
+
+        module = import_traced(trace(self._jitted, arguments, keywords), title_of(self._jitted))
+        places = list(dims_of_arguments(module))
+        names = {key: value for key, value in self._sizes.items() if isinstance(value, str)}
+        for key in self._sizes:
+            if key not in places and key not in names.values():
+                raise UserError(
+                    f"girih.jit: sizes= names '{key}', but a call has {', '.join(places)}"
+                )
+        symbols: dict[int, Symbol] = {}
+        for number, place in enumerate(places):
+            if place in self._sizes:
+                key = names.get(place, place)
+                symbols[number] = Symbol(1)
+                if key in self._sizes:
+                    symbols[number] = symbol_of_stated(key, self._sizes[key])
+        called = {n: names[place] for n, place in enumerate(places) if place in names}
+        return _StatedSizes(dict(enumerate(places)), symbols, called)
+
+    def _specs(self, tree: Any, kinds: Sequence[Any], chosen: Chosen) -> Any:
+        """The call's (arguments, keywords) with types in place of arrays."""
+        jax = self._jax
+        export = importlib.import_module("jax.export")
+        known = dict(
+            zip(chosen.ranges, export.symbolic_shape(", ".join(chosen.ranges)), strict=True)
+        )
+        dims = iter(chosen.dims)
+        specs = []
+        for shape, dtype, weak in kinds:
+            sizes = [dim if isinstance(dim, int) else known[repr(dim)]
+                     for dim in itertools.islice(dims, len(shape))]  # fmt: skip
+            specs.append(jax.ShapeDtypeStruct(sizes, dtype, weak_type=weak))
+        return jax.tree_util.tree_unflatten(tree, specs)
+
     def _build(self, arguments: Any, keywords: Any, gpu: Gpu | None) -> tuple[Program, Any]:
-        from .compiler import compile as compile_module
         from .frontends.jax.traced import import_traced, title_of, trace
 
         traced = trace(self._jitted, arguments, keywords)
         module = import_traced(traced, title_of(self._jitted))
+        return self._program(module, gpu), traced
+
+    def _build_open(
+        self,
+        arguments: Any,
+        keywords: Any,
+        gpu: Gpu | None,
+        chosen: Chosen,
+        sizes: Sequence[int],
+        before: Sequence[Chosen],
+    ) -> tuple[Chosen, _Compiled]:
+        from .frontends.jax.traced import import_open, trace
+
+        traced = trace(self._jitted, arguments, keywords)
+        module = import_open(self._jitted, arguments, keywords)
+        module, chosen = bounded(module, chosen, sizes, before)
+        return chosen, self._ready(self._program(module, gpu), traced)
+
+    def _program(self, module: Module, gpu: Gpu | None) -> Program:
+        from .compiler import compile as compile_module
+
         target = self._target or ("cpu" if gpu is None else target_for(gpu.capability))
         program = compile_module(module, target=target, options=self._options)
-        return program if gpu is None else program.with_device(gpu.number), traced
+        return program if gpu is None else program.with_device(gpu.number)
 
     def _read(self, leaf: Any) -> tuple[Any, Hashable, Gpu | None]:
         """A leaf as an array for the program, what a trace depends on of it, and its GPU."""
@@ -278,6 +439,14 @@ class _Static:
         elif numbers is None:
             numbered = [positional.index(name) for name in named if name in positional]
         self.numbers, self.names = frozenset(numbered), frozenset(named)
+
+    def joined(self, dynamic: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        """The call's arguments and keywords, with others in place of the dynamic ones."""
+        own, named = dynamic
+        numbers = {n if n >= 0 else len(arguments) + n for n in self.numbers}
+        given = iter(own)
+        positional = [a if n in numbers else next(given) for n, a in enumerate(arguments)]
+        return positional, {**keywords, **named}
 
     def split(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> tuple[Any, Hashable]:
         """The call's dynamic (arguments, keywords), and its static ones as a key."""

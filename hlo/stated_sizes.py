@@ -33,7 +33,7 @@ def with_stated_sizes(module: Module, sizes: Mapping[str, Stated]) -> Module:
     for key, value in sizes.items():
         if isinstance(value, str):
             continue
-        said = _values(key, value)
+        said = symbol_of_stated(key, value)
         name = _symbol(module, key, said)
         if name is None:
             continue  # the size is what was said
@@ -117,8 +117,8 @@ def _name(key: str, name: str) -> str:
         raise UserError(f"sizes: {key} cannot be called '{name}': use letters and digits") from None
 
 
-def _values(key: str, value: Any) -> Symbol:
-    """The values that a user admits."""
+def symbol_of_stated(key: str, value: Any) -> Symbol:
+    """The values that a user admits by a number, a pair or a range; UserError for others."""
     if isinstance(value, range):
         found = symbol_of_range(value, ORIGIN) if len(value) else None
     elif isinstance(value, tuple) and len(value) == 2:

@@ -23,7 +23,7 @@ from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument
 from ..stablehlo.signatures import donations, parameter_count, parameter_names, typed
 from ..stablehlo.text import read_text
 from ..user_line import hide_our_frames, user_line
-from .exported import Abstract, Export
+from .exported import Abstract, Export, import_export
 from .trees import tree_of
 
 
@@ -148,6 +148,24 @@ def import_traced(traced: Any, title: str) -> Module:
     prefix = "constant" if not weights else "inner_constant"
     module = Converter(document, title, prefix, entry).module()
     return replace(module, signature=_signature(module, traced, closed, donated))
+
+
+def import_open(jitted: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Module:
+    """The module of a jitted function of `jax.ShapeDtypeStruct`s, some of whose sizes are symbols
+    of `jax.export`; UserError, with the user's line, where JAX cannot export it."""
+    from jax import export
+
+    hide_our_frames()
+    with importing():
+        try:
+            exported = export.export(jitted, platforms=("cpu",))(*arguments, **keywords)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            title = title_of(jitted)
+            raise UserError(
+                f"{user_line(error)}JAX could not export '{title}': {reason}"
+            ) from error
+    return import_export(export_of(exported), "", (), {})
 
 
 def _is_large(constant: Any) -> bool:

@@ -9,9 +9,8 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
@@ -225,12 +224,21 @@ def _lazy(tensor: Any) -> Any:
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
     """A torch tensor as a numpy array over the same memory (copied only from another device)."""
-    raw = _RAW.get(tensor.dtype)
-    if raw is None:
-        raw = _RAW[tensor.dtype] = _raw(tensor.dtype)
-    if raw.tensor is None:
+    import torch
+
+    dtype = tensor.dtype
+    if dtype not in _RAW:
+        own = element_of(dtype).dtype
+        _RAW[dtype] = None if own.isbuiltin == 1 else own
+    own = _RAW[dtype]
+    if own is None:
         return tensor.numpy(force=True)  # type: ignore[no-any-return]
-    return tensor.view(raw.tensor).numpy(force=True).view(raw.array)  # type: ignore[no-any-return]
+    raw = {1: torch.uint8, 2: torch.int16}[own.itemsize]
+    return tensor.view(raw).numpy(force=True).view(own)  # type: ignore[no-any-return]
+
+
+_RAW: dict[Any, Any] = {}
+"""Torch's types -> those of numpy that are read as bytes first, or None."""
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Any:
@@ -241,25 +249,6 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Any:
         return torch.from_numpy(array)
     raw = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
     return torch.from_numpy(array.view(raw)).view(getattr(torch, array.dtype.name))
-
-
-class _Raw(NamedTuple):
-    """How numpy sees tensors of a type that it has not: as bytes of `tensor`, then as `array`."""
-
-    tensor: Any  # None: numpy has it
-    array: Any
-
-
-_RAW: dict[Any, _Raw] = {}  # by torch dtype
-
-
-def _raw(dtype: Any) -> _Raw:
-    import torch
-
-    own = element_of(dtype).dtype
-    if own.isbuiltin == 1:
-        return _Raw(None, own)
-    return _Raw({1: torch.uint8, 2: torch.int16}[own.itemsize], own)
 
 
 def element_of(dtype: Any) -> ElementType:

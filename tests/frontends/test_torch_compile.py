@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from girih.dynamo import GirihWarning, _Graph
+from girih.call_sizes import GirihWarning
+from girih.dynamo import _Graph
 from girih.hlo.errors import UserError
 
 STRICT = {"fallback": False, "cache": "off"}
