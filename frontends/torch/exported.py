@@ -5,6 +5,7 @@ The only modules of the compiler that import torch stand here; they do so when t
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,15 +16,25 @@ import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.sizes import Symbol
+from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
-from .origins import origin
+from .origins import is_models, origin
 from .program import Graph, Input, Node, Output, Program, Ref
-from .sizes import NotAffine, Values, parse_size, sizes_from_examples
+from .sizes import (
+    Unreadable,
+    Values,
+    input_paths,
+    parse_guards,
+    parse_size,
+    renamed,
+    sizes_from_examples,
+    symbol_names,
+    symbol_of_limits,
+)
 from .trees import tree_of_spec
 
 _ELEMENTS = {
@@ -133,25 +144,110 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     `values` fixes symbolic sizes.
     """
     signature = exported.graph_signature
-    reader = Reader(values or {})
+    inputs = tuple(map(_input, signature.input_specs))
+    input_tree = tree_of_spec(exported.call_spec.in_spec)
+    call = exported.module_call_graph[0].signature
+    names = tuple(getattr(call, "forward_arg_names", None) or ())
+    called = _symbol_names(exported, inputs, input_tree, names)
+    reader = Reader(renamed(called, values or {}))
     graph = reader.graph(exported.graph_module)
     if reader.tensors:
         raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
-    call = exported.module_call_graph[0].signature
+    symbols, constraints = _limits(exported, reader.values)
     return Program(
         graph=graph,
-        inputs=tuple(_input(spec) for spec in signature.input_specs),
+        inputs=inputs,
         outputs=tuple(_output(spec) for spec in signature.output_specs),
         tensors=_tensors(exported),
-        input_tree=tree_of_spec(exported.call_spec.in_spec),
+        input_tree=input_tree,
         output_tree=tree_of_spec(exported.call_spec.out_spec),
-        names=tuple(getattr(call, "forward_arg_names", None) or ()),
-        symbols={
-            str(symbol): Symbol(_bound(limits.lower) or 0, _bound(limits.upper))
-            for symbol, limits in exported.range_constraints.items()
-        },
+        names=names,
+        symbols=symbols,
+        constraints=tuple(constraints),
+        branches=tuple(_branches(exported, reader.values)),
         name=name,
     )
+
+
+def _symbol_names(
+    exported: Any, inputs: Sequence[Input], tree: Tree, names: Sequence[str]
+) -> dict[str, str]:
+    """The tracer's symbols -> the names that the user gave to dimensions, or of arguments."""
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    dims = []
+    for bound, path in input_paths(inputs, tree, names):
+        value = nodes[bound.name].meta.get("val")
+        dims.append((path, [_symbol(size) for size in getattr(value, "shape", ())]))
+    environment, spoken = _environment(exported), dict[str, str]()
+    if environment is not None:
+        named = getattr(environment, "source_name_to_debug_name", {})
+        sources = getattr(environment, "var_to_sources", {})
+        for symbol, places in sources.items():
+            for place in places:
+                name = named.get(place.name if isinstance(place.name, str) else place.name())
+                if name and str(name).isidentifier() and str(name).isascii():
+                    kept = environment.replacements.get(symbol, symbol)
+                    spoken.setdefault(str(kept), str(name))
+    return symbol_names(dims, spoken)
+
+
+def _symbol(size: Any) -> Any:
+    """The name of a size that is a symbol, else what it is."""
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return str(expression) if expression is not None and expression.is_symbol else None
+
+
+def _environment(exported: Any) -> Any:
+    """Where PyTorch keeps what it knows of the trace's sizes; None where all are fixed."""
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        if hasattr(value, "fake_mode"):
+            return value.fake_mode.shape_env
+    return None
+
+
+def _limits(
+    exported: Any, values: Values
+) -> tuple[dict[str, Symbol], list[SizeConstraint]]:
+    """The ranges of symbols, and those of formulas."""
+    import sympy
+
+    symbols, constraints = dict[str, Symbol](), list[SizeConstraint]()
+    for key, limits in exported.range_constraints.items():
+        low, high = _bound(limits.lower), _bound(limits.upper)
+        size = parse_size(sympy.srepr(key), values)
+        if isinstance(size, int):
+            continue
+        if list(size.affine or ()) == [repr(size)]:
+            symbols[repr(size)] = symbol_of_limits(low, high)
+            continue
+        constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
+        if high is not None:
+            constraints.append(SizeConstraint(size, "<=", high, "the export"))
+    return symbols, constraints
+
+
+def _branches(exported: Any, values: Values) -> list[SizeConstraint]:
+    """The conditions on sizes by which the model's own code was traced as it was. Questions that
+    PyTorch asks itself (is it contiguous? may it be broadcast?) do not change what a graph means.
+    """
+    import sympy
+
+    found: list[SizeConstraint] = []
+    environment = _environment(exported)
+    for guard in getattr(environment, "guards", ()):
+        place = getattr(guard.sloc, "framework_loc", None)
+        file, line = getattr(place, "filename", ""), getattr(place, "lineno", 0)
+        if not file or not is_models(file):
+            continue
+        expression = guard.expr.xreplace(environment.replacements)
+        if expression in (sympy.true, sympy.false):
+            continue
+        try:
+            found += parse_guards(sympy.srepr(expression), values, f"{file}:{line}")
+        except Unreadable as error:
+            raise UserError(f"{file}:{line}: the export depends on a size here: {error}") from None
+    return found
 
 
 def _bound(value: Any) -> int | None:
@@ -272,7 +368,7 @@ class Reader:
         self.tensors: dict[str, Any] = {}
 
     def size(self, size: Any) -> Any:
-        """A SymInt as a dim; NotAffine if it is no affine expression."""
+        """A SymInt as a dim; Unreadable if it is no formula of sizes."""
         import sympy
 
         return parse_size(sympy.srepr(size.node.expr), self.values)
@@ -281,6 +377,7 @@ class Reader:
         self.module = graph_module
         self.same: dict[str, str] = {}  # a second getitem of one result -> the first
         self.types: dict[str, TensorType] = {}
+        self.sizes: dict[str, Any] = {}
         self.graphs: dict[str, Graph | str] = {}
         inputs: list[str] = []
         nodes: list[Node] = []
@@ -297,7 +394,8 @@ class Reader:
                 outputs = tuple(map(self.argument, given if several else (given,)))
             elif not _is_getitem(node):
                 nodes.append(self.call(node))
-        return Graph((*inputs, *self.tensors), tuple(nodes), outputs, self.types)
+        names = (*inputs, *self.tensors)
+        return Graph(names, tuple(nodes), outputs, self.types, self.sizes)
 
     def attribute(self, node: Any) -> None:
         value = self.module
@@ -317,13 +415,16 @@ class Reader:
             raise UserError(f"the nested graph '{node.target}' holds the tensor '{name}'")
 
     def note(self, name: str, value: Any) -> None:
-        """Remember the type of a named tensor, if it can be said."""
+        """Remember the type of a named tensor, or the formula of a size, if it can be said."""
+        if type(value).__name__ == "SymInt":
+            with contextlib.suppress(Unreadable):
+                self.sizes[name] = self.size(value)
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             return
         try:
             dims = [size if type(size) is int else self.size(size) for size in value.shape]
             self.types[name] = TensorType(dims, element_of(value.dtype))
-        except NotAffine:
+        except Unreadable:
             return
 
     def call(self, node: Any) -> Node:
