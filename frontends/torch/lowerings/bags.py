@@ -33,7 +33,7 @@ def embedding_bag(
     """
     if any(c.used[1:]):
         raise Blocked("its bookkeeping for gradients is used", "export without gradients")
-    count, bags = static(indices.dims[0]), static(c.dims[0])
+    count, bags = indices.dims[0], c.dims[0]
     starts = c.convert(c.slice(offsets, 0, 0, bags), I64)
     dims = (bags, count)
     place = c.iota(dims, 1)
@@ -74,8 +74,8 @@ def masked_scatter(c: Context, self: Value, mask: Value, source: Value) -> Value
     """self with the elements where `mask` holds replaced by those of `source`, in order."""
     chosen = c.spread(mask, c.dims)
     target = c.spread(self, c.dims)
-    size = math.prod(map(static, c.dims))
-    if not size or not source.tensor.size:
+    size = math.prod(c.dims)
+    if size == 0 or source.tensor.size == 0:
         return target
     flat = c.builder.reshape(chosen, (size,))
     rank = c.subtract(running_of(c, "add", c.convert(flat, I64), 0), 1)
