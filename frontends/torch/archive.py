@@ -257,7 +257,7 @@ def _limits(
         size = substituted(parse_dim(key), values)
         low, high = limits["min_val"], limits["max_val"]
         if isinstance(size, SymbolicDim) and symbols_of(size) == (repr(size),):
-            symbols[repr(size)] = symbol_of_limits(low, high)
+            symbols[repr(size)] = symbol_of_limits(low, high, high is not None)
         elif isinstance(size, SymbolicDim):
             constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
             if high is not None:
@@ -389,7 +389,7 @@ def _module_path(metadata: Mapping[str, str]) -> str:
 def _target(text: str) -> str:
     if text.startswith("torch.ops."):
         return text.removeprefix("torch.ops.").removeprefix("higher_order.")
-    return f"sym.{text.rpartition('.')[2].removeprefix('sym_')}"
+    return f"sym.{text.rpartition('.')[2].removeprefix('_').removeprefix('sym_')}"
 
 
 def _output_names(output: Json) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ import numpy as np
 
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
+from ...hlo.signature import Tree
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
@@ -148,12 +149,13 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     input_tree = tree_of_spec(exported.call_spec.in_spec)
     call = exported.module_call_graph[0].signature
     names = tuple(getattr(call, "forward_arg_names", None) or ())
-    called = _symbol_names(exported, inputs, input_tree, names)
+    spoken = _spoken(_environment(exported))
+    called = symbol_names(_dims(exported, inputs, input_tree, names), spoken)
     reader = Reader(renamed(called, values or {}))
     graph = reader.graph(exported.graph_module)
     if reader.tensors:
         raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
-    symbols, constraints = _limits(exported, reader.values)
+    symbols, constraints = _limits(exported, reader.values, {called.get(s, s) for s in spoken})
     return Program(
         graph=graph,
         inputs=inputs,
@@ -169,30 +171,33 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     )
 
 
-def _symbol_names(
+def _dims(
     exported: Any, inputs: Sequence[Input], tree: Tree, names: Sequence[str]
-) -> dict[str, str]:
-    """The tracer's symbols -> the names that the user gave to dimensions, or of arguments."""
+) -> list[tuple[str, list[str | None]]]:
+    """The path of each argument, and which symbol each of its dimensions is."""
     nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
-    dims = []
+    found = []
     for bound, path in input_paths(inputs, tree, names):
-        value = nodes[bound.name].meta.get("val")
-        dims.append((path, [_symbol(size) for size in getattr(value, "shape", ())]))
-    environment, spoken = _environment(exported), dict[str, str]()
-    if environment is not None:
-        named = getattr(environment, "source_name_to_debug_name", {})
-        sources = getattr(environment, "var_to_sources", {})
-        for symbol, places in sources.items():
-            for place in places:
-                name = named.get(place.name if isinstance(place.name, str) else place.name())
-                if name and str(name).isidentifier() and str(name).isascii():
-                    kept = environment.replacements.get(symbol, symbol)
-                    spoken.setdefault(str(kept), str(name))
-    return symbol_names(dims, spoken)
+        shape = getattr(nodes[bound.name].meta.get("val"), "shape", ())
+        found.append((path, [_symbol(size) for size in shape]))
+    return found
 
 
-def _symbol(size: Any) -> Any:
-    """The name of a size that is a symbol, else what it is."""
+def _spoken(environment: Any) -> dict[str, str]:
+    """What the user called the dimensions that symbols are."""
+    found: dict[str, str] = {}
+    said = getattr(environment, "source_name_to_debug_name", {})
+    for symbol, sources in getattr(environment, "var_to_sources", {}).items():
+        for source in sources:
+            name = said.get(source.name if isinstance(source.name, str) else source.name())
+            if name and name.isidentifier() and name.isascii():
+                kept = environment.replacements.get(symbol, symbol)
+                found.setdefault(str(kept), name)
+    return found
+
+
+def _symbol(size: Any) -> str | None:
+    """The tracer's name of a size that is a symbol alone."""
     expression = getattr(getattr(size, "node", None), "expr", None)
     return str(expression) if expression is not None and expression.is_symbol else None
 
@@ -207,9 +212,9 @@ def _environment(exported: Any) -> Any:
 
 
 def _limits(
-    exported: Any, values: Values
+    exported: Any, values: Values, named: Container[str]
 ) -> tuple[dict[str, Symbol], list[SizeConstraint]]:
-    """The ranges of symbols, and those of formulas."""
+    """The ranges of symbols, and those of formulas. named: symbols that the user has named."""
     import sympy
 
     symbols, constraints = dict[str, Symbol](), list[SizeConstraint]()
@@ -219,7 +224,7 @@ def _limits(
         if isinstance(size, int):
             continue
         if list(size.affine or ()) == [repr(size)]:
-            symbols[repr(size)] = symbol_of_limits(low, high)
+            symbols[repr(size)] = symbol_of_limits(low, high, repr(size) in named)
             continue
         constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
         if high is not None:
@@ -496,6 +501,6 @@ def target_name(target: Any) -> str:
     name = getattr(target, "__name__", str(target))
     if hasattr(target, "_schema"):
         return str(target)
-    if module in _SYMBOLIC or name.startswith("sym_"):
-        return f"sym.{name.removeprefix('sym_')}"
+    if module in _SYMBOLIC or name.startswith(("sym_", "_sym_")):
+        return f"sym.{name.removeprefix('_').removeprefix('sym_')}"
     return str(target).removeprefix("torch.ops.higher_order.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
@@ -46,12 +48,14 @@ _FUNCTIONS: dict[str, Callable[..., Dim]] = {
     "PowByNatural": _power,
     "PythonMod": lambda x, y: x % y,
 }
-_ROUNDED: dict[str, Callable[[Dim, Dim], Dim]] = {
+_ROUNDED: dict[str, Callable[[Dim, int], Dim]] = {
     "CeilToInt": ceildiv,
     "FloorToInt": lambda x, y: x // y,
     "TruncToInt": lambda x, y: x // y,  # of sizes, which are not negative
 }
 """How a quotient of sizes becomes a size again."""
+
+_EXACT = 2**16  # floats with such denominators times sizes are exact in float64
 
 
 def parse_size(text: str, values: Values | None = None) -> Dim:
@@ -78,11 +82,35 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
         if name == "Symbol" and isinstance(first, ast.Constant):
             symbol = str(first.value)
             return values[symbol] if symbol in values else SymbolicDim(symbol)
-        if name in _ROUNDED and isinstance(first, ast.Call) and isinstance(first.func, ast.Name):
-            if first.func.id in ("IntTrueDiv", "FloatTrueDiv") and len(first.args) == 2:
-                return _ROUNDED[name](*(_size(part, text, values) for part in first.args))
-        elif name in _FUNCTIONS:
+        if name in _ROUNDED:
+            return _ROUNDED[name](*_quotient(first, text, values))
+        if name in _FUNCTIONS:
             return _FUNCTIONS[name](*(_size(part, text, values) for part in node.args))
+    raise Unreadable(f"the size '{text}' is no formula of whole numbers")
+
+
+def _quotient(node: ast.expr, text: str, values: Values) -> tuple[Dim, int]:
+    """A number that is no whole one, as one divided by another: of floats those whose products
+    with sizes are exact."""
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    arguments = node.args if isinstance(node, ast.Call) else []
+    if name == "Float" and isinstance(arguments[0], ast.Constant):
+        number = Fraction(str(arguments[0].value))
+        if number.denominator <= _EXACT and number == Fraction(float(number)):
+            return number.numerator, number.denominator
+    elif name == "ToFloat":
+        return _quotient(arguments[0], text, values)
+    elif name == "Mul":
+        parts = [_quotient(part, text, values) for part in arguments]
+        return math.prod(top for top, _ in parts), math.prod(bottom for _, bottom in parts)
+    elif name in ("IntTrueDiv", "FloatTrueDiv"):
+        (top, bottom), (other_top, other_bottom) = (
+            _quotient(part, text, values) for part in arguments
+        )
+        if isinstance(other_top, int) and other_top > 0:
+            return top * other_bottom, bottom * other_top
+    elif name != "Float":
+        return _size(node, text, values), 1
     raise Unreadable(f"the size '{text}' is no formula of whole numbers")
 
 
@@ -131,11 +159,11 @@ def input_paths(
 # Ranges and guards.
 
 
-def symbol_of_limits(low: int | None, high: int | None) -> Symbol:
-    """A symbol of a tracer's range. "2 to infinity" is what it writes where nobody said anything,
-    because it takes sizes 0 and 1 to be special; its formulas hold from 1 on."""
-    if low == 2 and high is None:
-        return Symbol(1)
+def symbol_of_limits(low: int | None, high: int | None, by_user: bool) -> Symbol:
+    """A symbol of a tracer's range. It begins with 2 where nobody said anything (`by_user`), as the
+    tracer takes sizes 0 and 1 to be special; its formulas hold from 1 on."""
+    if low == 2 and not by_user:
+        low = 1
     return Symbol(max(low or 0, 0), high)
 
 
