@@ -218,10 +218,16 @@ class Assumptions:
             for name in symbols_of(size)
             if corner.keys() >= set(symbols_of(self.normal(SymbolicDim(name))))
         }
-        reached = all(bound(fact, corner) >= 0 for fact in self._bounds.facts) and all(
-            bound(fact, corner) for fact in self._unequal
-        )
-        return Maximum(value, sizes, reached and not self._congruent)
+        return Maximum(value, sizes, not self._congruent and self._is_admitted(corner))
+
+    def _is_admitted(self, corner: Mapping[str, int]) -> bool:
+        """Whether all facts hold for these values of variables; not where a divisor is 0."""
+        try:
+            return all(bound(fact, corner) >= 0 for fact in self._bounds.facts) and all(
+                bound(fact, corner) for fact in self._unequal
+            )
+        except ZeroDivisionError:
+            return False
 
     def _stated(self) -> list[Dim]:
         return [*self._bounds.facts, *self._unequal]

@@ -29,6 +29,19 @@ def reshaped(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
     return c.builder.reshape(self, c.dims)
 
 
+def viewed(c: Context, self: Value, size: Sequence[Any]) -> Value:
+    """The same elements, row-major, with these dims, of which -1 is what is left for it. The
+    declared dims may be formulas that only hold where the trace was made."""
+    sizes: list[Dim] = [sized(given) for given in size]
+    if -1 in sizes:
+        free = sizes.index(-1)
+        rest = math.prod(sizes[:free] + sizes[free + 1 :])
+        if all(isinstance(given, int) for given in (*self.dims, *sizes)):
+            return reshaped(c, self)
+        sizes[free] = math.prod(self.dims) // rest
+    return c.builder.reshape(self, sizes)
+
+
 def permute(c: Context, self: Value, dims: Sequence[int]) -> Value:
     return c.builder.transpose(self, [axis_of(axis, self.rank) for axis in dims])
 
@@ -63,8 +76,14 @@ def movedim(c: Context, self: Value, source: Any, destination: Any) -> Value:
     )
 
 
-def expand(c: Context, self: Value, size: Any, implicit: bool = False) -> Value:
-    return c.spread(self, c.dims)
+def expand(c: Context, self: Value, size: Sequence[Any], implicit: bool = False) -> Value:
+    """self repeated along dims of size 1, and along new ones in front; -1 keeps a size."""
+    first = len(size) - self.rank
+    sizes = [
+        self.dims[axis - first] if type(given) is int and given == -1 else sized(given)
+        for axis, given in enumerate(size)
+    ]
+    return c.spread(self, sizes)
 
 
 def broadcast_all(c: Context, tensors: Sequence[Value]) -> Any:
@@ -416,10 +435,10 @@ _CONVERTED = (
     "_to_copy.default", "to.device", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
     "to.prim_Device", "to.prim_dtype", "_cast_Float.default",
 )  # fmt: skip
+_VIEWED = ("view", "_unsafe_view", "reshape", "view_copy")
 _RESHAPED = (
-    "view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints",
-    "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
-    "view_copy.default", "view_as.default", "reshape_as.default", "squeeze_copy.dims",
+    "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
+    "view_as.default", "reshape_as.default", "squeeze_copy.dims",
     "unsqueeze_copy.default", "ravel.default", "atleast_1d.default", "atleast_2d.default",
 )  # fmt: skip
 
@@ -427,6 +446,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": same for name in _SAME},
     **{f"aten.{name}": converted for name in _CONVERTED},
     **{f"aten.{name}": reshaped for name in _RESHAPED},
+    **{f"aten.{name}.default": viewed for name in _VIEWED},
     **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
     **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
     **{
