@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.errors import UserError
 from ...hlo.graph import Weight
-from ...hlo.signature import Tree
+from ...hlo.needed_sizes import is_known
 from ...hlo.size_text import parse_dim
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, substituted, symbols_of
@@ -171,7 +172,7 @@ class _Archive:
             names=arguments,
             symbols=symbols,
             constraints=tuple(constraints),
-            branches=tuple(_branches(said.get("guards_code") or (), places)),
+            branches=tuple(_branches(said.get("guards_code") or (), places, symbols)),
             name=os.path.splitext(os.path.basename(self.name))[0]
             if self.name != "the .pt2 archive" else model,
         )  # fmt: skip
@@ -257,7 +258,7 @@ def _limits(
         size = substituted(parse_dim(key), values)
         low, high = limits["min_val"], limits["max_val"]
         if isinstance(size, SymbolicDim) and symbols_of(size) == (repr(size),):
-            symbols[repr(size)] = symbol_of_limits(low, high, high is not None)
+            symbols[repr(size)] = symbol_of_limits(low, high, low == 2 and high is None)
         elif isinstance(size, SymbolicDim):
             constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
             if high is not None:
@@ -281,16 +282,22 @@ def _places(paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Gra
     return found
 
 
-def _branches(guards: Sequence[str], places: Mapping[str, Dim]) -> list[SizeConstraint]:
-    """The conditions under which the export's graph is that of its model. A file does not tell the
-    model's own from PyTorch's: of those, whether a size is 0 or 1 does not change what a graph
-    means."""
-    found = []
+def _branches(
+    guards: Sequence[str], places: Mapping[str, Dim], symbols: Mapping[str, Symbol]
+) -> list[SizeConstraint]:
+    """The conditions under which the export's graph is that of its model, beyond the ranges of
+    symbols. A file does not tell the model's own from PyTorch's: of those, whether a size is 0 or 1
+    does not change what a graph means."""
+    facts, found = Assumptions(symbols), list[SizeConstraint]()
     for text in guards:
-        for said in parse_guard_text(text, places, "a condition of the export"):
+        try:
+            parts = parse_guard_text(text, places, "a condition of the export")
+        except Unreadable as error:
+            raise UserError(f"the export depends on its sizes: {error}") from None
+        for said in parts:
             is_one = said.relation == "!=" and said.right in (0, 1)
             is_more = said.relation == "<=" and said.left in (0, 1, 2)
-            if not (is_one or is_more):
+            if not (is_one or is_more or is_known(said, facts)):
                 found.append(said)
     return found
 

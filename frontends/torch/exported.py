@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import warnings
 from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
+from ...hlo.needed_sizes import is_known
 from ...hlo.signature import Tree
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.types import ElementType, TensorType, element_type
@@ -155,7 +159,9 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     graph = reader.graph(exported.graph_module)
     if reader.tensors:
         raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
-    symbols, constraints = _limits(exported, reader.values, {called.get(s, s) for s in spoken})
+    symbols, constraints = _limits(exported, reader.values, spoken)
+    own = {called.get(raw, raw): symbols.get(called.get(raw, raw), Symbol()) for raw in spoken}
+    facts = Assumptions({name: own.get(name, Symbol(1)) for name in symbols})
     return Program(
         graph=graph,
         inputs=inputs,
@@ -166,7 +172,10 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
         names=names,
         symbols=symbols,
         constraints=tuple(constraints),
-        branches=tuple(_branches(exported, reader.values)),
+        branches=tuple(
+            said for said in _branches(exported, reader.values) if not is_known(said, facts)
+        ),
+        notes=tuple(_fixed_sizes(exported)),
         name=name,
     )
 
@@ -214,9 +223,11 @@ def _environment(exported: Any) -> Any:
 def _limits(
     exported: Any, values: Values, named: Container[str]
 ) -> tuple[dict[str, Symbol], list[SizeConstraint]]:
-    """The ranges of symbols, and those of formulas. named: symbols that the user has named."""
+    """The ranges of symbols, and those of formulas. named: the tracer's symbols that the user has
+    named, whose ranges are as he has said."""
     import sympy
 
+    places = getattr(_environment(exported), "var_to_range_sloc", {})
     symbols, constraints = dict[str, Symbol](), list[SizeConstraint]()
     for key, limits in exported.range_constraints.items():
         low, high = _bound(limits.lower), _bound(limits.upper)
@@ -224,12 +235,45 @@ def _limits(
         if isinstance(size, int):
             continue
         if list(size.affine or ()) == [repr(size)]:
-            symbols[repr(size)] = symbol_of_limits(low, high, repr(size) in named)
+            place = places.get(key)
+            lines = [_model_line(getattr(place, end, None)) for end in ("lower", "upper")]
+            is_residue = str(key) not in named and _is_residue(getattr(place, "lower", None))
+            symbols[repr(size)] = symbol_of_limits(low, high, is_residue, lines[0] or lines[1])
             continue
         constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
         if high is not None:
             constraints.append(SizeConstraint(size, "<=", high, "the export"))
     return symbols, constraints
+
+
+def _model_line(place: Any) -> str:
+    """`model.py:41`, where something that PyTorch knows of a size was learnt in a model's code."""
+    frame = getattr(place, "framework_loc", None)
+    file = getattr(frame, "filename", "")
+    return f"{file}:{frame.lineno}" if file and is_models(file) else ""
+
+
+def _is_residue(place: Any) -> bool:
+    """Whether the smallest value of a range is only what PyTorch has assumed or asked itself."""
+    frame = getattr(place, "framework_loc", None)
+    if frame is None or isinstance(frame, str):
+        return frame is not None and "specialization" in frame
+    return not is_models(frame.filename) and "_export" not in Path(frame.filename).parts
+
+
+def _fixed_sizes(exported: Any) -> list[str]:
+    """A note for each size that was to be open and that a model's code has fixed."""
+    environment, found = _environment(exported), list[str]()
+    for symbol, size in getattr(environment, "replacements", {}).items():
+        line = _model_line(environment.replacements_slocs.get(symbol))
+        if not line or not size.is_number:
+            continue
+        for source in environment.var_to_sources.get(symbol, ()):
+            text = source.name if isinstance(source.name, str) else source.name()
+            if place := re.fullmatch(r"L\['(\w+)'\](.*)\.size\(\)\[(\d+)\]", text):
+                what = f"dimension {place[3]} of {place[1]}{place[2]}"
+                found.append(f"{line}: the model fixes {what} to {size}, which was to be open")
+    return found
 
 
 def _branches(exported: Any, values: Values) -> list[SizeConstraint]:
@@ -241,17 +285,15 @@ def _branches(exported: Any, values: Values) -> list[SizeConstraint]:
     found: list[SizeConstraint] = []
     environment = _environment(exported)
     for guard in getattr(environment, "guards", ()):
-        place = getattr(guard.sloc, "framework_loc", None)
-        file, line = getattr(place, "filename", ""), getattr(place, "lineno", 0)
-        if not file or not is_models(file):
+        if not (line := _model_line(guard.sloc)):
             continue
         expression = guard.expr.xreplace(environment.replacements)
         if expression in (sympy.true, sympy.false):
             continue
         try:
-            found += parse_guards(sympy.srepr(expression), values, f"{file}:{line}")
+            found += parse_guards(sympy.srepr(expression), values, line)
         except Unreadable as error:
-            raise UserError(f"{file}:{line}: the export depends on a size here: {error}") from None
+            raise UserError(f"{line}: the export depends on a size here: {error}") from None
     return found
 
 

@@ -69,6 +69,7 @@ class _Lowering:
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
         self.notes = self.context.notes
+        self.notes += program.notes
         self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
         given = [t for b in program.inputs if (t := program.graph.types.get(b.name))]
         self.sizes = _symbols(given)
@@ -139,13 +140,15 @@ class _Lowering:
         facts, found = self.context.facts, dict.fromkeys(self.said)
         for branch in self.program.branches:
             said = reduced(branch, facts)
-            if {*said.symbols} <= {*self.symbols} and not is_known(said, facts):
+            if not {*said.symbols} <= {*self.symbols}:
+                continue
+            self.notes.append(
+                f"{said.origin}: the export has the model's way for {said} alone, calls of other "
+                "sizes are refused"
+            )
+            if not is_known(said, facts):
                 found[said] = None
                 facts = Assumptions(self.symbols, list(found))
-                self.notes.append(
-                    f"{said.origin}: the export has the way of the model for {said} alone; calls "
-                    "of other sizes are refused"
-                )
         found.update(dict.fromkeys(self.context.required))
         return tuple(found)
 

@@ -96,5 +96,6 @@ class Program:
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
     constraints: tuple[SizeConstraint, ...] = ()  # that the export says itself
     branches: tuple[SizeConstraint, ...] = ()  # that decided which way the trace of the model took
+    notes: tuple[str, ...] = ()  # of what the trace has fixed
     name: str = ""
     composite: bool = False  # run_decompositions() could still split operators into simpler ones

@@ -159,12 +159,13 @@ def input_paths(
 # Ranges and guards.
 
 
-def symbol_of_limits(low: int | None, high: int | None, by_user: bool) -> Symbol:
-    """A symbol of a tracer's range. It begins with 2 where nobody said anything (`by_user`), as the
-    tracer takes sizes 0 and 1 to be special; its formulas hold from 1 on."""
-    if low == 2 and not by_user:
-        low = 1
-    return Symbol(max(low or 0, 0), high)
+def symbol_of_limits(
+    low: int | None, high: int | None, is_residue: bool, origin: str = ""
+) -> Symbol:
+    """A symbol of a tracer's range. is_residue: its beginning is no limit of the user or the model,
+    but the tracer takes sizes 0 and 1 to be special; its formulas hold from 1 on."""
+    low = min(low or 0, 1) if is_residue else low
+    return Symbol(max(low or 0, 0), high, origin=origin)
 
 
 _RELATIONS: dict[str, tuple[bool, Relation, int]] = {
