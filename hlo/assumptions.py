@@ -29,7 +29,7 @@ from .size_bounds import (
     quotient,
     variable,
 )
-from .sizes import SizeConstraint, Symbol
+from .sizes import Relation, SizeConstraint, Symbol
 from .symbols import (
     FUNCTIONS,
     Atom,
@@ -218,10 +218,16 @@ class Assumptions:
             for name in symbols_of(size)
             if corner.keys() >= set(symbols_of(self.normal(SymbolicDim(name))))
         }
-        reached = all(bound(fact, corner) >= 0 for fact in self._bounds.facts) and all(
-            bound(fact, corner) for fact in self._unequal
-        )
-        return Maximum(value, sizes, reached and not self._congruent)
+        return Maximum(value, sizes, not self._congruent and self._is_admitted(corner))
+
+    def _is_admitted(self, corner: Mapping[str, int]) -> bool:
+        """Whether all facts hold for these values of variables; not where a divisor is 0."""
+        try:
+            return all(bound(fact, corner) >= 0 for fact in self._bounds.facts) and all(
+                bound(fact, corner) for fact in self._unequal
+            )
+        except ZeroDivisionError:
+            return False
 
     def _stated(self) -> list[Dim]:
         return [*self._bounds.facts, *self._unequal]
@@ -535,16 +541,21 @@ def _swapped(at_most: Callable[[Dim, Dim], Answer]) -> Callable[[Dim, Dim], Answ
 
 
 class Assumed(NamedTuple):
-    """What clauses of rooms are checked under. proven: what is not known does not hold."""
+    """What clauses of rooms are checked under. proven: what is not known does not hold. unknown:
+    where to note what was asked and is not known."""
 
     facts: Assumptions
-    proven: bool
+    proven: bool = False
+    unknown: list[SizeConstraint] | None = None
 
-    def accepts(self, answer: Answer) -> bool:
+    def accepts(self, answer: Answer, left: Dim, relation: Relation, right: Dim) -> bool:
+        """Whether a clause may take `left relation right` to hold, of which `answer` is known."""
+        if answer is None and self.unknown is not None:
+            self.unknown.append(SizeConstraint(left, relation, right))
         return bool(answer) or (answer is None and not self.proven)
 
 
-_NOTHING = Assumed(Assumptions(), False)
+_NOTHING = Assumed(Assumptions())
 _assumed: ContextVar[Assumed | None] = ContextVar("assumed", default=None)
 
 
@@ -554,10 +565,13 @@ def assumed() -> Assumed:
 
 
 @contextmanager
-def assuming(facts: Assumptions, proven: bool = False) -> Iterator[None]:
+def assuming(
+    facts: Assumptions, proven: bool = False, unknown: list[SizeConstraint] | None = None
+) -> Iterator[None]:
     """Rooms check and infer sizes by these facts. By default a clause about sizes holds unless it
-    is known to hold for none; with `proven` only where it is known to hold for all."""
-    token = _assumed.set(Assumed(facts, proven))
+    is known to hold for none, and what is not known is added to `unknown`; with `proven` only where
+    it is known to hold for all."""
+    token = _assumed.set(Assumed(facts, proven, unknown))
     try:
         yield
     finally:

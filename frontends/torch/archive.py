@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import struct
 import zipfile
 import zlib
@@ -18,14 +19,27 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.errors import UserError
 from ...hlo.graph import Weight
-from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim
+from ...hlo.needed_sizes import is_known
+from ...hlo.size_text import parse_dim
+from ...hlo.sizes import SizeConstraint, Symbol
+from ...hlo.symbols import Dim, SymbolicDim, substituted, symbols_of
 from ...hlo.types import ElementType, TensorType, element_type
 from .origins import origin
 from .program import Graph, Input, Node, Output, Program, Ref
-from .sizes import NotAffine, Values, parse_size, sizes_from_examples
+from .sizes import (
+    Unreadable,
+    Values,
+    input_paths,
+    parse_guard_text,
+    parse_size,
+    renamed,
+    sizes_from_examples,
+    symbol_names,
+    symbol_of_limits,
+)
 from .trees import tree_of_json
 
 MAJOR = 8  # of the schema; other majors are other formats
@@ -117,7 +131,8 @@ class _Archive:
             raise ValueError(f"its member '{member}' is cut off")
         return self.raw[start : start + info.file_size]
 
-    def program(self, values: Values) -> Program:
+    def program(self, fixed: Mapping[str, int]) -> Program:
+        """`fixed`: numbers of symbols, by name."""
         names = [
             member[len(self.root) + 7 : -5] for member in self.zip.namelist()
             if member.startswith(self.root + "models/") and member.endswith(".json")
@@ -136,19 +151,28 @@ class _Archive:
         graph_module = said["graph_module"]
         call = graph_module["module_call_graph"][0]["signature"]
         signature = graph_module["signature"]
+        inputs = tuple(_input(spec) for spec in signature["input_specs"])
+        input_tree = tree_of_json(call["in_spec"])
+        arguments = tuple(call.get("forward_arg_names") or ())
+        paths = input_paths(inputs, input_tree, arguments)
+        metas = graph_module["graph"]["tensor_values"]
+        named = [(path, _symbols(metas.get(bound.name))) for bound, path in paths]
+        values = renamed(symbol_names(named, {}), fixed)
+        graph = _graph(graph_module["graph"], values)
+        symbols, constraints = _limits(said.get("range_constraints", {}), values)
+        places = _places(paths, arguments, graph)
         return Program(
-            graph=_graph(graph_module["graph"], values),
-            inputs=tuple(_input(spec) for spec in signature["input_specs"]),
+            graph=graph,
+            inputs=inputs,
             outputs=tuple(_output(spec) for spec in signature["output_specs"]),
             tensors=self.tensors(model),
             composite="ATEN" not in said.get("verifiers", ()),
-            input_tree=tree_of_json(call["in_spec"]),
+            input_tree=input_tree,
             output_tree=tree_of_json(call["out_spec"]),
-            names=tuple(call.get("forward_arg_names") or ()),
-            symbols={
-                symbol: Symbol(limits["min_val"] or 0, limits["max_val"])
-                for symbol, limits in said.get("range_constraints", {}).items()
-            },
+            names=arguments,
+            symbols=symbols,
+            constraints=tuple(constraints),
+            branches=tuple(_branches(said.get("guards_code") or (), places, symbols)),
             name=os.path.splitext(os.path.basename(self.name))[0]
             if self.name != "the .pt2 archive" else model,
         )  # fmt: skip
@@ -213,6 +237,71 @@ def _element(number: int) -> ElementType:
     return element_type(_ELEMENTS[number])
 
 
+# Sizes.
+
+
+def _symbols(meta: Json) -> list[str | None]:
+    """The tracer's name of each dimension that is a symbol alone."""
+    found = []
+    for size in meta["sizes"] if meta else ():
+        dim = _size(size, {})
+        found.append(repr(dim) if symbols_of(dim) == (repr(dim),) else None)
+    return found
+
+
+def _limits(
+    said: Mapping[str, Json], values: Values
+) -> tuple[dict[str, Symbol], list[SizeConstraint]]:
+    """The ranges of symbols, and those of formulas."""
+    symbols, constraints = dict[str, Symbol](), list[SizeConstraint]()
+    for key, limits in said.items():
+        size = substituted(parse_dim(key), values)
+        low, high = limits["min_val"], limits["max_val"]
+        if isinstance(size, SymbolicDim) and symbols_of(size) == (repr(size),):
+            symbols[repr(size)] = symbol_of_limits(low, high, low == 2 and high is None)
+        elif isinstance(size, SymbolicDim):
+            constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
+            if high is not None:
+                constraints.append(SizeConstraint(size, "<=", high, "the export"))
+    return symbols, constraints
+
+
+def _places(paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Graph) -> dict[str, Dim]:
+    """What guards call the sizes of inputs, "L['x']['key'].size()[1]", and these."""
+    found: dict[str, Dim] = {}
+    for bound, path in paths:
+        if bound.name not in graph.types:
+            continue
+        root = next((n for n in names if path == n or path.startswith((f"{n}[", f"{n}."))), path)
+        spelled = [f"L['{root}']"]
+        if several := re.fullmatch(r"(.+)_(\d+)", root):  # one of *args
+            spelled.append(f"L['{several[1]}'][{several[2]}]")
+        for source in spelled:
+            for axis, dim in enumerate(graph.types[bound.name].dims):
+                found[f"{source}{path[len(root) :]}.size()[{axis}]"] = dim
+    return found
+
+
+def _branches(
+    guards: Sequence[str], places: Mapping[str, Dim], symbols: Mapping[str, Symbol]
+) -> list[SizeConstraint]:
+    """The conditions under which the export's graph is that of its model, beyond the ranges of
+    symbols. A file does not tell the model's own from PyTorch's: of those, whether a size is 0 or 1
+    does not change what a graph means."""
+    facts, found = Assumptions(symbols), list[SizeConstraint]()
+    for text in guards:
+        try:
+            parts = parse_guard_text(text, places, "a condition of the export")
+        except Unreadable as error:
+            raise UserError(f"the export depends on its sizes: {error}") from None
+        for said in parts:
+            is_one = said.relation == "!=" and said.right in (0, 1)
+            is_more = said.relation == "<=" and said.left in (0, 1, 2)
+            if not (is_one or is_more or is_known(said, facts)):
+                found.append(said)
+    return found
+
+
 # The signature.
 
 
@@ -258,8 +347,12 @@ def _graph(said: Json, values: Values) -> Graph:
             types[name] = TensorType(
                 [_size(size, values) for size in meta["sizes"]], _element(meta["dtype"])
             )
-        except NotAffine:
+        except Unreadable:
             continue  # the nodes that read it are blocked
+    sizes: dict[str, Dim] = {}
+    for name, size in said.get("sym_int_values", {}).items():
+        with contextlib.suppress(Unreadable):
+            sizes[name] = _size(size, values)
     read: set[str] = set()
     inputs = tuple(_input_name(argument, at) for at, argument in enumerate(said["inputs"]))
     outputs = tuple(_argument(argument, read, values) for argument in said["outputs"])
@@ -286,11 +379,7 @@ def _graph(said: Json, values: Values) -> Graph:
     known = {*inputs, *(name for node in nodes for name in node.outputs)}
     if not read <= known:
         raise ValueError(f"its graph reads '{min(read - known)}', which nothing defines")
-    numbers: dict[str, Dim] = {}
-    for name, size in said.get("sym_int_values", {}).items():
-        with contextlib.suppress(NotAffine):
-            numbers[name] = _size(size, values)
-    return Graph(inputs, tuple(nodes), outputs, types, numbers)
+    return Graph(inputs, tuple(nodes), outputs, types, sizes)
 
 
 def _input_name(argument: Json, at: int) -> str:
@@ -307,7 +396,7 @@ def _module_path(metadata: Mapping[str, str]) -> str:
 def _target(text: str) -> str:
     if text.startswith("torch.ops."):
         return text.removeprefix("torch.ops.").removeprefix("higher_order.")
-    return f"sym.{text.rpartition('.')[2].removeprefix('sym_')}"
+    return f"sym.{text.rpartition('.')[2].removeprefix('_').removeprefix('sym_')}"
 
 
 def _output_names(output: Json) -> list[str]:

@@ -8,23 +8,29 @@ own signature carries the operator's defaults, which a `.pt2` file does not stor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Region, Value
+from ...hlo.errors import UserError
+from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
-from ...hlo.symbols import Dim, SymbolicDim
+from ...hlo.needed_sizes import is_known, reduced
+from ...hlo.sizes import Relation, SizeConstraint
+from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
 from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
 from .data_sizes import DataSizes
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
-Number = bool | int | float | complex
+Number = bool | int | float | complex | SymbolicDim
+"""A Python scalar; one that is a size of the call as its formula."""
 Operand = Value | Number
 Lowering = Callable[..., Any]
 
@@ -50,8 +56,10 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the program together. `meshes`:
-    those that constraints name.
+    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the
+    program together. `meshes`: those that constraints name. `facts`: what is known of symbols,
+    `required`: what nodes need of them besides, `places`: where a call tells each, as
+    `lower._places` has it.
     """
 
     def __init__(self, inline: Inline) -> None:
@@ -67,6 +75,9 @@ class Context:
         self.data = DataSizes({})
         self.ranks = 0  # that run the program together, 0 while nothing says so
         self.meshes: dict[str, Mesh] = {}
+        self.facts = Assumptions()
+        self.required: list[SizeConstraint] = []
+        self.places: Mapping[str, tuple[Value, int, int, int]] = {}
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
         """The outputs of a nested graph, which changes none of the values."""
@@ -145,10 +156,101 @@ class Context:
     def element(self) -> ElementType:
         return self.type.element
 
+    # Sizes.
+
+    def at_most(self, left: Dim, right: Dim) -> bool:
+        """Whether left <= right at all sizes; False where that is not proven."""
+        return self.facts.at_most(left, right) is True
+
+    def smaller(self, left: Dim, right: Dim) -> Dim:
+        """The smaller of two sizes: one of them where that is known."""
+        return simplified(minimum(left, right))
+
+    def larger(self, left: Dim, right: Dim) -> Dim:
+        """The larger of two sizes: one of them where that is known."""
+        return simplified(maximum(left, right))
+
+    def is_equal(self, left: Dim, right: Dim) -> bool:
+        """Whether two sizes are equal at all sizes; False where that is not proven."""
+        return self.facts.is_equal(left, right) is True
+
+    def require(self, left: Dim, relation: Relation, right: Dim) -> None:
+        """The node has a meaning only where `left relation right`; Blocked where that never is."""
+        fact = SizeConstraint(left, relation, right)
+        if not fact.symbols:
+            if not fact.holds({}):
+                raise Blocked(f"needs {fact}")
+            return
+        fact = reduced(fact, self.facts)
+        if is_known(fact, self.facts):
+            return
+        origin = str(self.node.origin[0]) if self.node.origin else ""
+        try:
+            facts = Assumptions(
+                self.facts.symbols, [*self.facts.constraints, fact._replace(origin=origin)]
+            )
+        except UserError:
+            raise Blocked(f"needs {fact}, which never holds") from None
+        self.required.append(fact._replace(origin=origin))
+        self.facts = facts
+
+    def size(self, size: Dim, element: ElementType = I64) -> Value:
+        """A size of the call as a number of rank 0, computed in i64."""
+        return self.convert(self._size(size), element)
+
+    def _size(self, size: Dim) -> Value:
+        if not isinstance(size, SymbolicDim):
+            return self.builder.constant(size, TensorType((), I64))
+        total: Value | None = None
+        for monomial, coefficient in size.terms:
+            term: Value | None = None
+            for atom in monomial:
+                factor = self._atom(atom)
+                term = factor if term is None else self("multiply", term, factor)
+            if term is None:
+                term = self._size(coefficient)
+            elif coefficient != 1:
+                term = self("multiply", term, self._size(coefficient))
+            total = term if total is None else self("add", total, term)
+        assert total is not None
+        return total
+
+    def _atom(self, atom: Atom) -> Value:
+        if not atom.function:
+            if atom.text in self.data.values:
+                return self.data.values[atom.text]
+            if atom.text not in self.places:
+                raise Blocked(f"computes with the size {atom.text}, which no input tells")
+            value, axis, factor, rest = self.places[atom.text]
+            size = self("get_dimension_size", value, dimension=axis)
+            size = self.builder.convert(size, I64)
+            if rest:
+                size = self("subtract", size, self._size(rest))
+            return size if factor == 1 else self("divide", size, self._size(factor))
+        first, *others = map(self._size, atom.operands)
+        if atom.function == "//":
+            return self.floor_divide(first, others[0])
+        name = "maximum" if atom.function == "max" else "minimum"
+        for other in others:
+            first = self(name, first, other)
+        return first
+
+    def floor_divide(self, left: Value, right: Value) -> Value:
+        """left / right of integers, rounded down."""
+        quotient, rest = self("divide", left, right), self("remainder", left, right)
+        zero = self.full(0, left.dims, left.element)
+        inexact = self.builder.compare("NE", rest, zero)
+        signs = self("xor", self.builder.compare("LT", rest, zero),
+                     self.builder.compare("LT", right, zero))  # fmt: skip
+        lower = self("subtract", quotient, self.full(1, left.dims, left.element))
+        return self("select", self("and", inexact, signs), lower, quotient)
+
     # Values.
 
     def full(self, value: Number, dims: Sequence[Dim], element: ElementType) -> Value:
         """A constant with every element the same."""
+        if isinstance(value, SymbolicDim):
+            return self.spread(self.size(value, element), dims)
         if isinstance(value, int) and not isinstance(value, bool) and element.is_integer:
             value = wrap(value, element)
         with np.errstate(over="ignore"):
@@ -202,6 +304,8 @@ class Context:
         element = self.element
         if is_low(element):
             for operand in operands:
+                if isinstance(operand, SymbolicDim):
+                    return F32
                 if not isinstance(operand, (Value, complex)) and not _holds(element, operand):
                     return F32
         return element
@@ -265,39 +369,30 @@ class Context:
         kept = [axis for axis in range(len(dims)) if axis not in set(axes)]
         return self.builder.broadcast(reduced, dims, kept)
 
-    def open(self, size: Dim) -> Dim:
-        """A size that is a number, or that data decide; blocked otherwise."""
-        return size if self.data.decides(size) else static(size)
-
-    def most(self, size: Dim) -> int:
-        """A number that a size never exceeds; blocked where none is known."""
+    def most(self, size: Dim) -> Dim:
+        """A size that `size` never exceeds, and that no data decide; blocked if unknown."""
         found = self.data.largest(size) if self.data.decides(size) else size
-        return static(size if found is None else found)
+        if found is None:
+            raise Blocked(f"needs a limit of the size {size}, which data decide")
+        return found
 
-    def number(self, size: Dim) -> Value:
-        """A size as an i64 scalar; blocked where only calls decide it, and no argument tells it."""
-        found = self.data.number(self.builder, size)
-        return self.scalar(static(size), I64) if found is None else found
-
-    def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> int:
-        """Number of elements in `axes`; blocked if it is known only at run time."""
-        return math.prod(static(dims[axis]) for axis in axes)
+    def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> Dim:
+        """Number of elements in `axes`."""
+        return math.prod(dims[axis] for axis in axes)
 
     def mean(self, total: Value, of: Value, axes: Sequence[int]) -> Value:
         """A sum of `of` over axes, divided by how many elements that were."""
-        if all(isinstance(of.dims[axis], int) for axis in axes):
-            return self.divide(total, self.count(of.dims, axes))
-        return self("divide", total, self.builder.count(of, axes, total.tensor))
+        return self.divide(total, self.count(of.dims, axes))
 
-    def slice(self, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+    def slice(self, value: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
         """Part of `value` along one axis; itself if it is all of it."""
         if start == 0 and step == 1 and stop == value.dims[axis]:
             return value
         starts, limits, strides = [0] * value.rank, list(value.dims), [1] * value.rank
         starts[axis], limits[axis], strides[axis] = start, stop, step
         return self(
-            "slice", value, start_indices=tuple(starts), strides=tuple(strides),
-            limit_indices=tuple(d if isinstance(d, SymbolicDim) else static(d) for d in limits),
+            "slice", value, start_indices=tuple(map(sized, starts)), strides=tuple(strides),
+            limit_indices=tuple(map(sized, limits)),
         )  # fmt: skip
 
     def pad(self, value: Value, with_: Number, pads: Sequence[tuple[int, int, int]]) -> Value:
@@ -427,13 +522,19 @@ def finite_lowest(element: ElementType) -> float:
     return float(ml_dtypes.finfo(element.dtype).min)
 
 
-def static(size: Dim) -> int:
-    """A size that must be a number; blocked if it is symbolic."""
+def sized(size: Any) -> Dim:
+    """A size: a number, or a formula of the sizes of a call; blocked if values decide it."""
     if isinstance(size, Value):
         raise Blocked(
-            "needs a size at compile time that the program computes",
+            "needs a size that the program computes",
             "the size depends on values: use a mask with torch.where, or a fixed size",
         )
+    return size
+
+
+def static(size: Dim) -> int:
+    """A size that must be a number; blocked if it is symbolic."""
+    size = sized(size)
     if not isinstance(size, int):
         raise Blocked(
             f"needs the size '{size}' at compile time",
@@ -456,11 +557,27 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis_of(axis, rank) for axis in axes)) if rank else ()
 
 
-def bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+def bounds(c: Context, size: Dim, start: Any, end: Any) -> tuple[Dim, Dim]:
     """A Python slice's ends, clipped to [0, size]."""
-    first = 0 if start is None else min(max(start + size if start < 0 else start, 0), size)
-    last = size if end is None else min(max(end + size if end < 0 else end, 0), size)
-    return first, max(first, last)
+
+    def clipped(place: Any, otherwise: Dim) -> Dim:
+        if place is None:
+            return otherwise
+        return c.larger(c.smaller(place_of(c, place, size), size), 0)
+
+    first, last = clipped(start, 0), clipped(end, size)
+    return first, c.larger(first, last)
+
+
+def place_of(c: Context, place: Any, size: Dim) -> Dim:
+    """A position that may be counted from the end, as one from the front."""
+    place = sized(place)
+    if isinstance(place, int):
+        return place + size if place < 0 else place
+    if c.at_most(place, -1):
+        return place + size
+    c.require(0, "<=", place)
+    return place
 
 
 def broadcast_dims(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
@@ -472,9 +589,7 @@ def broadcast_dims(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
             known = result[first + position]
             if known == 1:
                 result[first + position] = size
-            elif isinstance(known, SymbolicDim) and isinstance(size, SymbolicDim):
-                continue  # equal, or the call is an error
-            elif size not in (1, known):
+            elif size != 1 and not same_dim(size, known):
                 raise Blocked(f"sizes {known} and {size} do not broadcast")
     return tuple(result)
 

@@ -7,24 +7,38 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim
+from ...hlo.needed_sizes import is_known
+from ...hlo.signature import Tree
+from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
-from .origins import origin
+from .origins import is_models, origin
 from .program import Graph, Input, Node, Output, Program, Ref
-from .sizes import NotAffine, Values, parse_size, sizes_from_examples
+from .sizes import (
+    Unreadable,
+    Values,
+    input_paths,
+    parse_guards,
+    parse_size,
+    renamed,
+    sizes_from_examples,
+    symbol_names,
+    symbol_of_limits,
+)
 from .trees import tree_of_spec
 
 _ELEMENTS = {
@@ -134,25 +148,152 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     `values` fixes symbolic sizes.
     """
     signature = exported.graph_signature
-    reader = Reader(values or {})
+    inputs = tuple(map(_input, signature.input_specs))
+    input_tree = tree_of_spec(exported.call_spec.in_spec)
+    call = exported.module_call_graph[0].signature
+    names = tuple(getattr(call, "forward_arg_names", None) or ())
+    spoken = _spoken(_environment(exported))
+    called = symbol_names(_dims(exported, inputs, input_tree, names), spoken)
+    reader = Reader(renamed(called, values or {}))
     graph = reader.graph(exported.graph_module)
     if reader.tensors:
         raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
-    call = exported.module_call_graph[0].signature
+    symbols, constraints = _limits(exported, reader.values, spoken)
+    own = {called.get(raw, raw): symbols.get(called.get(raw, raw), Symbol()) for raw in spoken}
+    facts = Assumptions({name: own.get(name, Symbol(1)) for name in symbols})
     return Program(
         graph=graph,
-        inputs=tuple(_input(spec) for spec in signature.input_specs),
+        inputs=inputs,
         outputs=tuple(_output(spec) for spec in signature.output_specs),
         tensors=_tensors(exported),
-        input_tree=tree_of_spec(exported.call_spec.in_spec),
+        input_tree=input_tree,
         output_tree=tree_of_spec(exported.call_spec.out_spec),
-        names=tuple(getattr(call, "forward_arg_names", None) or ()),
-        symbols={
-            str(symbol): Symbol(_bound(limits.lower) or 0, _bound(limits.upper))
-            for symbol, limits in exported.range_constraints.items()
-        },
+        names=names,
+        symbols=symbols,
+        constraints=tuple(constraints),
+        branches=tuple(
+            said for said in _branches(exported, reader.values) if not is_known(said, facts)
+        ),
+        notes=tuple(_fixed_sizes(exported)),
         name=name,
     )
+
+
+def _dims(
+    exported: Any, inputs: Sequence[Input], tree: Tree, names: Sequence[str]
+) -> list[tuple[str, list[str | None]]]:
+    """The path of each argument, and which symbol each of its dimensions is."""
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    found = []
+    for bound, path in input_paths(inputs, tree, names):
+        shape = getattr(nodes[bound.name].meta.get("val"), "shape", ())
+        found.append((path, [_symbol(size) for size in shape]))
+    return found
+
+
+def _spoken(environment: Any) -> dict[str, str]:
+    """What the user called the dimensions that symbols are."""
+    found: dict[str, str] = {}
+    said = getattr(environment, "source_name_to_debug_name", {})
+    for symbol, sources in getattr(environment, "var_to_sources", {}).items():
+        for source in sources:
+            name = said.get(source.name if isinstance(source.name, str) else source.name())
+            if name and name.isidentifier() and name.isascii():
+                kept = environment.replacements.get(symbol, symbol)
+                found.setdefault(str(kept), name)
+    return found
+
+
+def _symbol(size: Any) -> str | None:
+    """The tracer's name of a size that is a symbol alone."""
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    return str(expression) if expression is not None and expression.is_symbol else None
+
+
+def _environment(exported: Any) -> Any:
+    """Where PyTorch keeps what it knows of the trace's sizes; None where all are fixed."""
+    for node in exported.graph.nodes:
+        value = node.meta.get("val")
+        if hasattr(value, "fake_mode"):
+            return value.fake_mode.shape_env
+    return None
+
+
+def _limits(
+    exported: Any, values: Values, named: Container[str]
+) -> tuple[dict[str, Symbol], list[SizeConstraint]]:
+    """The ranges of symbols, and those of formulas. named: the tracer's symbols that the user has
+    named, whose ranges are as he has said."""
+    import sympy
+
+    places = getattr(_environment(exported), "var_to_range_sloc", {})
+    symbols, constraints = dict[str, Symbol](), list[SizeConstraint]()
+    for key, limits in exported.range_constraints.items():
+        low, high = _bound(limits.lower), _bound(limits.upper)
+        size = parse_size(sympy.srepr(key), values)
+        if isinstance(size, int):
+            continue
+        if list(size.affine or ()) == [repr(size)]:
+            place = places.get(key)
+            lines = [_model_line(getattr(place, end, None)) for end in ("lower", "upper")]
+            is_residue = str(key) not in named and _is_residue(getattr(place, "lower", None))
+            symbols[repr(size)] = symbol_of_limits(low, high, is_residue, lines[0] or lines[1])
+            continue
+        constraints.append(SizeConstraint(low or 0, "<=", size, "the export"))
+        if high is not None:
+            constraints.append(SizeConstraint(size, "<=", high, "the export"))
+    return symbols, constraints
+
+
+def _model_line(place: Any) -> str:
+    """`model.py:41`, where something that PyTorch knows of a size was learnt in a model's code."""
+    frame = getattr(place, "framework_loc", None)
+    file = getattr(frame, "filename", "")
+    return f"{file}:{frame.lineno}" if file and is_models(file) else ""
+
+
+def _is_residue(place: Any) -> bool:
+    """Whether the smallest value of a range is only what PyTorch has assumed or asked itself."""
+    frame = getattr(place, "framework_loc", None)
+    if frame is None or isinstance(frame, str):
+        return frame is not None and "specialization" in frame
+    return not is_models(frame.filename) and "_export" not in Path(frame.filename).parts
+
+
+def _fixed_sizes(exported: Any) -> list[str]:
+    """A note for each size that was to be open and that a model's code has fixed."""
+    environment, found = _environment(exported), list[str]()
+    for symbol, size in getattr(environment, "replacements", {}).items():
+        line = _model_line(environment.replacements_slocs.get(symbol))
+        if not line or not size.is_number:
+            continue
+        for source in environment.var_to_sources.get(symbol, ()):
+            text = source.name if isinstance(source.name, str) else source.name()
+            if place := re.fullmatch(r"L\['(\w+)'\](.*)\.size\(\)\[(\d+)\]", text):
+                what = f"dimension {place[3]} of {place[1]}{place[2]}"
+                found.append(f"{line}: the model fixes {what} to {size}, which was to be open")
+    return found
+
+
+def _branches(exported: Any, values: Values) -> list[SizeConstraint]:
+    """The conditions on sizes by which the model's own code was traced as it was. Questions that
+    PyTorch asks itself (is it contiguous? may it be broadcast?) do not change what a graph means.
+    """
+    import sympy
+
+    found: list[SizeConstraint] = []
+    environment = _environment(exported)
+    for guard in getattr(environment, "guards", ()):
+        if not (line := _model_line(guard.sloc)):
+            continue
+        expression = guard.expr.xreplace(environment.replacements)
+        if expression in (sympy.true, sympy.false):
+            continue
+        try:
+            found += parse_guards(sympy.srepr(expression), values, line)
+        except Unreadable as error:
+            raise UserError(f"{line}: the export depends on a size here: {error}") from None
+    return found
 
 
 def _bound(value: Any) -> int | None:
@@ -274,7 +415,7 @@ class Reader:
         self.tensors: dict[str, Any] = {}
 
     def size(self, size: Any) -> Any:
-        """A SymInt as a dim; NotAffine if it is no affine expression."""
+        """A SymInt as a dim; Unreadable if it is no formula of sizes."""
         import sympy
 
         return parse_size(sympy.srepr(size.node.expr), self.values)
@@ -283,7 +424,7 @@ class Reader:
         self.module = graph_module
         self.same: dict[str, str] = {}  # a second getitem of one result -> the first
         self.types: dict[str, TensorType] = {}
-        self.numbers: dict[str, Dim] = {}
+        self.sizes: dict[str, Any] = {}
         self.graphs: dict[str, Graph | str] = {}
         inputs: list[str] = []
         nodes: list[Node] = []
@@ -300,7 +441,8 @@ class Reader:
                 outputs = tuple(map(self.argument, given if several else (given,)))
             elif not _is_getitem(node):
                 nodes.append(self.call(node))
-        return Graph((*inputs, *self.tensors), tuple(nodes), outputs, self.types, self.numbers)
+        names = (*inputs, *self.tensors)
+        return Graph(names, tuple(nodes), outputs, self.types, self.sizes)
 
     def attribute(self, node: Any) -> None:
         value = self.module
@@ -320,16 +462,16 @@ class Reader:
             raise UserError(f"the nested graph '{node.target}' holds the tensor '{name}'")
 
     def note(self, name: str, value: Any) -> None:
-        """Remember the type of a named tensor, or the size that an integer is, if it can be said."""
+        """Remember the type of a named tensor, or the formula of a size, if it can be said."""
         if type(value).__name__ == "SymInt":
-            with contextlib.suppress(NotAffine):
-                self.numbers[name] = self.size(value)
+            with contextlib.suppress(Unreadable):
+                self.sizes[name] = self.size(value)
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             return
         try:
             dims = [size if type(size) is int else self.size(size) for size in value.shape]
             self.types[name] = TensorType(dims, element_of(value.dtype))
-        except NotAffine:
+        except Unreadable:
             return
 
     def call(self, node: Any) -> Node:
@@ -401,6 +543,6 @@ def target_name(target: Any) -> str:
     name = getattr(target, "__name__", str(target))
     if hasattr(target, "_schema"):
         return str(target)
-    if module in _SYMBOLIC or name.startswith("sym_"):
-        return f"sym.{name.removeprefix('sym_')}"
+    if module in _SYMBOLIC or name.startswith(("sym_", "_sym_")):
+        return f"sym.{name.removeprefix('_').removeprefix('sym_')}"
     return str(target).removeprefix("torch.ops.higher_order.")

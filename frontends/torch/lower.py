@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.assumptions import Assumptions, assuming
 from ...hlo.errors import (
     Blocker,
     CompilerBug,
@@ -19,16 +20,19 @@ from ...hlo.errors import (
     VerifyError,
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
+from ...hlo.needed_sizes import is_known, reduced, with_needed_sizes
 from ...hlo.signature import Measured, Signature, Tree
-from ...hlo.sizes import Symbol
-from ...hlo.symbols import SymbolicDim
+from ...hlo.sizes import SizeConstraint, Symbol
+from ...hlo.symbols import Dim, SymbolicDim, symbols_of
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
+from ...hlo.verify import compatible
 from .context import Blocked, Context
 from .data_sizes import DataSizes
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
 from .program import Graph, Input, Node, Output, Program, Ref
+from .sizes import input_paths
 from .trees import with_constants
 
 _SCALARS = (bool, int, float, str)
@@ -44,9 +48,9 @@ def lower(program: Program) -> Module:
     it changes are its last arguments."""
     first = _Lowering(program)
     module = first.module()
-    if not first.changed:
-        return module
-    return _Lowering(program, frozenset(first.changed)).module()
+    if first.changed:
+        module = _Lowering(program, frozenset(first.changed)).module()
+    return with_needed_sizes(module)
 
 
 def unsupported(graph: Graph) -> set[str]:
@@ -67,8 +71,13 @@ class _Lowering:
         self.weights: dict[str, Weight] = {}
         self.weight_values: dict[int, Value] = {}
         self.notes = self.context.notes
+        self.notes += program.notes
         self.read = {name for node in program.graph.nodes for name in _refs(node.args)}
-        self.sizes = _symbols([t for b in program.inputs if (t := program.graph.types.get(b.name))])
+        given = [t for b in program.inputs if (t := program.graph.types.get(b.name))]
+        self.sizes = _symbols(given)
+        self.symbols = {name: program.symbols.get(name, Symbol()) for name in self.sizes}
+        self.said = [c for c in program.constraints if {*c.symbols} <= {*self.sizes}]
+        self.context.facts = Assumptions(self.symbols, self.said)
         self.context.data = DataSizes(program.symbols)
         self.context.data.given = frozenset(self.sizes)
 
@@ -93,7 +102,9 @@ class _Lowering:
                 data.inputs.setdefault(repr(dim), (value, axis))
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
-        results, written = self.inline_writing(program.graph, inputs)
+        self.context.places = _places(values)
+        with assuming(self.context.facts):
+            results, written = self.inline_writing(program.graph, inputs)
         self.refuse_views(buffers)
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
@@ -103,7 +114,7 @@ class _Lowering:
             for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
             if bound.kind == "user"
         ]
-        state = self.state(users, written, bound_results)
+        state = self.state(written, bound_results)
         values = [value for value in plain if isinstance(value, Value)] + list(state.values())
         self.changed = {name: None for name in state if name in kept}
         for path in state:
@@ -128,25 +139,40 @@ class _Lowering:
                 self.signature(types, plain, values, list(state), initial),
                 measured=tuple(Measured(message=message) for message in checks.values()),
             ),
-            symbols={
-                **{name: program.symbols.get(name, Symbol()) for name in _symbols(types)},
-                **data.symbols(),
-            },
+            symbols={**{name: self.symbols[name] for name in _symbols(types)}, **data.symbols()},
+            constraints=self.constraints(),
             attributes={"mhlo.num_replicas": self.context.ranks} if self.context.ranks else {},
             meshes=self.context.meshes,
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
+    def constraints(self) -> tuple[SizeConstraint, ...]:
+        """What the export demands of sizes, as far as it does not follow from less. Each branch of
+        the model by a size is told: other sizes would take another one."""
+        facts, found = self.context.facts, dict.fromkeys(self.said)
+        for branch in self.program.branches:
+            said = reduced(branch, facts)
+            if not {*said.symbols} <= {*self.symbols}:
+                continue
+            self.notes.append(
+                f"{said.origin}: the export has the model's way for {said} alone, calls of other "
+                "sizes are refused"
+            )
+            if not is_known(said, facts):
+                found[said] = None
+                facts = Assumptions(self.symbols, list(found))
+        found.update(dict.fromkeys(self.context.required))
+        return tuple(found)
+
     def state(
         self,
-        users: Sequence[Input],
         written: Mapping[int, Value],
         results: Sequence[tuple[Output, Value | None]],
     ) -> dict[str, Value]:
         """New values of buffers and inputs that the program changes, by name or by path: those
         that the export lists, and those that in-place operators changed on the way.
         """
-        paths = self.paths(users)
+        paths = self.paths()
         found: dict[str, Value] = {}
         for bound, value in results:
             if bound.kind == "buffer" and value is not None:
@@ -192,14 +218,11 @@ class _Lowering:
         known = (name for name in (weight.name, *weight.aliases) if _LIFTED not in name)
         return bound.target if _LIFTED not in bound.target else next(known, bound.target)
 
-    def paths(self, users: Sequence[Input]) -> dict[str, str]:
+    def paths(self) -> dict[str, str]:
         """The path of each input that a caller gives, by its name in the graph."""
-        inputs, keywords = self.trees()
-        roots = self.program.names[: len(inputs.children)] or [
-            f"input[{i}]" for i in range(len(inputs.children))
-        ]
-        found = inputs.paths("input", roots) + keywords.paths("", tuple(map(str, keywords.keys)))
-        return {bound.name: path for bound, path in zip(users, found, strict=True)}
+        program = self.program
+        found = input_paths(program.inputs, program.input_tree, program.names)
+        return {bound.name: path for bound, path in found}
 
     def trees(self) -> tuple[Tree, Tree]:
         """The structure of positional and of keyword inputs; fixed ones are constants."""
@@ -214,7 +237,7 @@ class _Lowering:
     def input_type(self, bound: Input) -> TensorType:
         found = self.program.graph.types.get(bound.name)
         if found is None:
-            reason = f"the size of '{bound.name}' is not a sum of multiples of symbols"
+            reason = f"a size of '{bound.name}' is no formula of whole numbers"
             self.block("input", "", reason, "export with simpler dynamic sizes")
             return TensorType((), I64)
         return found
@@ -297,6 +320,8 @@ class _Lowering:
                 kwargs = {name: self.resolve(value, known) for name, value in node.kwargs.items()}
                 if is_in_place(node.target):
                     results: Sequence[Any] = (self.aliases[-1].write(node, args, kwargs, known),)
+                elif (size := self.formula(node, graph)) is not None:
+                    results = (self.size(node, args, kwargs, size),)
                 else:
                     results = self.call(node, args, kwargs)
                     for name, value in self.context.taken_writes():
@@ -320,12 +345,25 @@ class _Lowering:
 
     def note_number(self, node: Node, graph: Graph, results: Sequence[Any]) -> None:
         """A number that is read from a tensor is a size, by the name that the export gives it."""
-        size = graph.numbers.get(node.outputs[0]) if len(node.outputs) == 1 else None
+        size = graph.sizes.get(node.outputs[0]) if len(node.outputs) == 1 else None
         if isinstance(size, SymbolicDim) and size.symbols == (name := repr(size),):
-            if name not in self.sizes and isinstance(results[0], Value):
-                value = self.context.builder.convert(results[0], I64)
-                if name not in self.context.data.values:
-                    self.context.data.bind(name, value)
+            unknown = name not in self.sizes and name not in self.context.data.values
+            if unknown and isinstance(results[0], Value):
+                self.context.data.bind(name, self.context.builder.convert(results[0], I64))
+
+    def formula(self, node: Node, graph: Graph) -> Dim | None:
+        """The size of a call that a node computes, by the export; None where it is none."""
+        size = graph.sizes.get(node.outputs[0]) if len(node.outputs) == 1 else None
+        return None if size is None or not {*symbols_of(size)} <= {*self.sizes} else size
+
+    def size(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], said: Dim) -> Any:
+        """The result of a node that computes a size: as the program's own arithmetic has it, else
+        (of roundings and floats) as the export says it."""
+        try:
+            (found,) = self.call(node, args, kwargs)
+        except Blocked:
+            return said
+        return said if isinstance(found, Value) else found
 
     def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """The results of a node's lowering, one per declared output."""
@@ -359,8 +397,8 @@ class _Lowering:
             return
         for name, type, result in zip(node.outputs, types, results, strict=True):
             if isinstance(result, Value) and type not in (None, unsharded(result.type)):
-                if self.blockers:  # it may follow from what stands in for a blocked result
-                    continue
+                if self.blockers or compatible(type, result.type):
+                    continue  # what stands in for a blocked result may have another type
                 made = f"the lowering of {node.target} gave {result.type} for '{name}'"
                 raise CompilerBug(f"{_place(node)}: {made}, the export declares {type}")
 
@@ -450,6 +488,19 @@ def _symbols(types: Sequence[TensorType]) -> list[str]:
     """The symbols in the types of the inputs, in order."""
     sizes = (size for type in types for size in type.dims if isinstance(size, SymbolicDim))
     return list(dict.fromkeys(name for size in sizes for name in size.symbols))
+
+
+def _places(arguments: Sequence[Value]) -> dict[str, tuple[Value, int, int, int]]:
+    """symbol -> an argument, a dimension of it, k and r, where that dimension is k * symbol + r."""
+    found: dict[str, tuple[Value, int, int, int]] = {}
+    for value in arguments:
+        for axis, size in enumerate(value.dims):
+            factors = size.affine if isinstance(size, SymbolicDim) else None
+            if factors and len(factors) == 1:
+                ((name, factor),) = factors.items()
+                if name not in found or found[name][2] != 1:
+                    found[name] = value, axis, factor, size.constant
+    return found
 
 
 def _live(region: Region) -> Region:

@@ -10,6 +10,7 @@ from ..user_line import is_ours
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
+_MODULES = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]nn[/\\]")
 
 
 @lru_cache(maxsize=4096)
@@ -28,3 +29,8 @@ def origin(stack_trace: str, module_path: str) -> tuple[Origin, ...]:
     file, line = user_frame(stack_trace) if stack_trace else ("", 0)
     name = module_path.removeprefix("L['self']").lstrip(".")
     return (Origin(file, line, name),) if file or name else ()
+
+
+def is_models(file: str) -> bool:
+    """Whether code of a model stands in a file: the user's, a library's, or torch.nn."""
+    return bool(_MODULES.search(file)) or not (_LIBRARY.search(file) or is_ours(file))

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from ...hlo.graph import Origin, Weight
 from ...hlo.signature import Tree
-from ...hlo.sizes import Symbol
+from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim
 from ...hlo.types import TensorType
 
 
 class Ref(NamedTuple):
-    """A value of the graph by name: a tensor, or an integer that depends on symbolic dims."""
+    """A value of the graph by name: a tensor, or a number that depends on symbolic dims."""
 
     name: str
 
@@ -43,15 +43,15 @@ class Node:
 class Graph:
     """Nodes in an order in which values are defined before use.
 
-    `types` has the type of every tensor; `outputs` holds Ref, None and Python's scalars. `numbers`
-    has the size that a result which is an integer is.
+    `types` has the type of every tensor, `sizes` the formulas of numbers that are sizes; `outputs`
+    holds Ref, None and Python's scalars.
     """
 
     inputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Any, ...]
     types: Mapping[str, TensorType]
-    numbers: Mapping[str, Dim] = field(default_factory=dict)
+    sizes: Mapping[str, Dim] = field(default_factory=dict)
 
     def walk(self) -> Iterator[Node]:
         """Every node, those of nested graphs too."""
@@ -94,5 +94,8 @@ class Program:
     output_tree: Tree
     names: tuple[str, ...] = ()  # of the positional inputs
     symbols: Mapping[str, Symbol] = field(default_factory=dict)
+    constraints: tuple[SizeConstraint, ...] = ()  # that the export says itself
+    branches: tuple[SizeConstraint, ...] = ()  # that decided which way the trace of the model took
+    notes: tuple[str, ...] = ()  # of what the trace has fixed
     name: str = ""
     composite: bool = False  # run_decompositions() could still split operators into simpler ones

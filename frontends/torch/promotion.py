@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...hlo.graph import Value
+from ...hlo.symbols import SymbolicDim
 from ...hlo.types import (
     BF16,
     C64,
@@ -43,11 +44,11 @@ def promote(left: ElementType, right: ElementType) -> ElementType:
     return signed if signed.bits > unsigned.bits else element_type(f"i{min(64, 2 * unsigned.bits)}")
 
 
-def scalar_element(value: bool | int | float | complex) -> ElementType:
+def scalar_element(value: bool | int | float | complex | SymbolicDim) -> ElementType:
     """The element type that a Python scalar has on its own."""
     if isinstance(value, bool):
         return I1
-    if isinstance(value, int):
+    if isinstance(value, (int, SymbolicDim)):
         return I64
     return F32 if isinstance(value, float) else C64
 

@@ -18,7 +18,7 @@ def same_dim(left: Any, right: Any) -> bool:
     if left is right or (isinstance(left, int) and isinstance(right, int)):
         return left == right
     here = assumed()
-    return here.accepts(here.facts.is_equal(left, right))
+    return here.accepts(here.facts.is_equal(left, right), left, "==", right)
 
 
 def same_dims(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -37,15 +37,18 @@ def at_most(left: Any, right: Any) -> bool:
     if isinstance(left, int) and isinstance(right, int):
         return left <= right
     here = assumed()
-    return here.accepts(here.facts.at_most(left, right))
+    return here.accepts(here.facts.at_most(left, right), left, "<=", right)
 
 
 def divides(divisor: Any, size: Any) -> bool:
     """Whether divisor * k = size for an integer k, as far as it is known."""
     if isinstance(divisor, int) and isinstance(size, int):
         return size % divisor == 0 if divisor else size == 0
+    if divisor == 0:
+        return same_dim(size, 0)
     here = assumed()
-    return here.accepts(here.facts.divides(divisor, size))
+    known = here.facts.divides(divisor, size)
+    return here.accepts(known, divisor * (size // divisor), "==", size)
 
 
 def same_size(left: Sequence[Any], right: Sequence[Any]) -> bool:
@@ -53,7 +56,7 @@ def same_size(left: Sequence[Any], right: Sequence[Any]) -> bool:
     try:
         return same_dim(math.prod(left), math.prod(right))
     except SizeTooLong:
-        return assumed().accepts(None)
+        return not assumed().proven
 
 
 def simplified(size: Any) -> Any:

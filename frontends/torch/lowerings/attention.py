@@ -31,7 +31,7 @@ def attention(
     length, source = query.dims[-2], key.dims[-2]
     groups = 1
     if grouped and query.dims[-3] != key.dims[-3]:
-        groups = static(query.dims[-3]) // static(key.dims[-3])
+        groups = query.dims[-3] // key.dims[-3]
     batch = broadcast_dims(query.dims[:-3], key.dims[:-3], value.dims[:-3])
     heads = key.dims[-3:-2] if groups > 1 else broadcast_dims(query.dims[-3:-2], key.dims[-3:-2])
     lead = (*batch, *heads)

@@ -33,7 +33,7 @@ def embedding_bag(
     """
     if any(c.used[1:]):
         raise Blocked("its bookkeeping for gradients is used", "export without gradients")
-    count, bags = static(indices.dims[0]), static(c.dims[0])
+    count, bags = indices.dims[0], c.dims[0]
     starts = c.convert(c.slice(offsets, 0, 0, bags), I64)
     dims = (bags, count)
     place = c.iota(dims, 1)
@@ -74,7 +74,7 @@ def masked_scatter(c: Context, self: Value, mask: Value, source: Value) -> Value
     """self with the elements where `mask` holds replaced by those of `source`, in order."""
     chosen = c.spread(mask, c.dims)
     target = c.spread(self, c.dims)
-    size, count = (math.prod(map(c.open, dims)) for dims in (c.dims, source.dims))
+    size, count = math.prod(c.dims), math.prod(source.dims)
     if size == 0 or count == 0:
         return target
     flat = c.builder.reshape(chosen, (size,))

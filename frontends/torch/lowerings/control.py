@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.symbols import SymbolicDim
-from ....hlo.types import F64, I1, I64, unsharded
-from ..context import Blocked, Context, static
+from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.types import F64, I1, I64, ElementType, unsharded
+from ..context import Blocked, Context
 from ..program import Graph
 
 
@@ -92,25 +94,42 @@ def while_loop(
 
 
 def size_arithmetic(name: str) -> Callable[..., Any]:
-    """Arithmetic on sizes, as far as the result stays a sum of multiples of symbols."""
+    """Arithmetic on numbers: exact for sizes, in f64 where it leaves them."""
 
-    def lower(c: Context, left: Any, right: Any) -> Any:
-        if isinstance(left, Value) or isinstance(right, Value):
-            return _of_values(c, name, left, right)
-        if not isinstance(left, SymbolicDim) and not isinstance(right, SymbolicDim):
-            return _FIXED[name](left, right)
-        if name == "add":
-            return left + right
-        if name == "sub":
-            return left - right
-        if name == "mul" and (isinstance(left, int) or isinstance(right, int)):
-            return left * right
-        raise Blocked(
-            f"computes '{name}' of the sizes {left} and {right}",
-            "export this dimension with a fixed size",
-        )
+    def lower(c: Context, *numbers: Any) -> Any:
+        if any(isinstance(number, Value) for number in numbers):
+            return _of_values(c, name, numbers)
+        if not any(isinstance(number, SymbolicDim) for number in numbers):
+            return _FIXED[name](*numbers)
+        left, right = (*numbers, 0)[:2]
+        if name in ("add", "sub", "mul", "neg", "floordiv", "mod"):
+            if all(isinstance(number, (int, SymbolicDim)) for number in numbers):
+                return _FIXED[name](*numbers)
+        if name == "pow" and isinstance(right, int) and right >= 0:
+            return left**right
+        if name in _DIRECTIONS and (known := _compared(c, name, left, right)) is not None:
+            return known
+        return _of_values(c, name, numbers)
 
     return lower
+
+
+def _compared(c: Context, name: str, left: Any, right: Any) -> bool | None:
+    """What a comparison of sizes gives at all of them; None where it depends on them."""
+    if not all(isinstance(number, (int, SymbolicDim)) for number in (left, right)):
+        return None
+    match name:
+        case "eq" | "ne":
+            known = c.facts.is_equal(left, right)
+            return known if known is None or name == "eq" else not known
+        case "le":
+            return c.facts.at_most(left, right)
+        case "lt":
+            return c.facts.at_most(left + 1, right)
+        case "ge":
+            return c.facts.at_most(right, left)
+        case _:
+            return c.facts.at_most(right + 1, left)
 
 
 def item(c: Context, self: Value) -> Value:
@@ -118,26 +137,59 @@ def item(c: Context, self: Value) -> Value:
     return c.builder.reshape(self, ())
 
 
-def _of_values(c: Context, name: str, left: Any, right: Any) -> Value:
-    """Arithmetic on numbers of which one was read from a tensor."""
+def _of_values(c: Context, name: str, numbers: Sequence[Any]) -> Value:
+    """Arithmetic on numbers of which the program computes one: as Python's, in i64 and f64."""
+    values = [
+        number if isinstance(number, Value) else c.convert(number, _of_python(number))
+        for number in numbers
+    ]
     if name in _DIRECTIONS:
-        return c.compare(_DIRECTIONS[name], left, right)
-    meaning = {"add": "add", "sub": "subtract", "mul": "multiply"}.get(name)
+        return c.compare(_DIRECTIONS[name], *values)
+    whole = all(not value.element.is_float for value in values)
+    if name in ("floordiv", "mod") and whole:
+        quotient = c.floor_divide(*values)
+        if name == "floordiv":
+            return quotient
+        return c("subtract", values[0], c("multiply", quotient, values[1]))
+    if name in ("int", "trunc", "floor", "ceil") and not whole:
+        rounded = {"floor": "floor", "ceil": "ceil"}.get(name)
+        return c.convert(values[0] if rounded is None else c(rounded, values[0]), I64)
+    if name in ("truediv", "pow", "sqrt", "float") or not whole:
+        values = [c.convert(value, F64) for value in values]
+    meaning = _MEANINGS.get(name)
     if meaning is None:
-        raise Blocked(f"computes '{name}' of a number read from a tensor", "keep it a tensor")
-    return c(meaning, *c.together(left, right))
+        raise Blocked(f"computes '{name}' of a number that the program computes", "keep it a tensor")
+    return values[0] if not meaning else c(meaning, *c.together(*values))
+
+
+def _of_python(number: Any) -> ElementType:
+    """The element type in which Python computes with a number."""
+    if isinstance(number, bool):
+        return I1
+    return I64 if isinstance(number, (int, SymbolicDim)) else F64
 
 
 _DIRECTIONS = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "GE"}
+_MEANINGS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "power",
+    "neg": "negate", "sqrt": "sqrt", "float": "", "int": "", "trunc": "", "floor": "", "ceil": "",
+}  # fmt: skip
 
-_FIXED: dict[str, Callable[[Any, Any], Any]] = {
+_FIXED: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
+    "neg": lambda x: -x,
     "floordiv": lambda x, y: x // y,
     "truediv": lambda x, y: x / y,
     "mod": lambda x, y: x % y,
     "pow": lambda x, y: x**y,
+    "sqrt": math.sqrt,
+    "float": float,
+    "int": int,
+    "trunc": math.trunc,
+    "floor": math.floor,
+    "ceil": math.ceil,
     "eq": lambda x, y: x == y,
     "ne": lambda x, y: x != y,
     "lt": lambda x, y: x < y,
@@ -147,9 +199,11 @@ _FIXED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def size_extreme(choose: Callable[..., int]) -> Callable[..., int]:
-    def lower(c: Context, *sizes: Any) -> int:
-        return choose(*map(static, sizes))
+def size_extreme(choose: Callable[[Context], Callable[[Dim, Dim], Dim]]) -> Callable[..., Any]:
+    def lower(c: Context, *sizes: Any) -> Any:
+        if any(isinstance(size, Value) for size in sizes):
+            raise Blocked("compares a number that the program computes", "keep it a tensor")
+        return functools.reduce(choose(c), sizes)
 
     return lower
 
@@ -182,8 +236,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"sym.{name}": size_arithmetic(name) for name in _FIXED},
     "sym.ite": size_choice,
     "sym.not": size_negation,
-    "sym.max": size_extreme(max),
-    "sym.min": size_extreme(min),
+    "sym.max": size_extreme(lambda c: c.larger),
+    "sym.min": size_extreme(lambda c: c.smaller),
     "aten._local_scalar_dense.default": item,
     "aten.item.default": item,
     "cond": cond,

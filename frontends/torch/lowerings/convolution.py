@@ -79,7 +79,9 @@ def _convolve(
     out_channels = weight.dims[kernel_out]
     dims: list[Any] = [input.dims[0], out_channels]
     for axis in range(count):
-        size = (static(input.dims[axis + 2]) - 1) * lhs_dilation[axis] + 1 + sum(pads[axis])
+        size = (input.dims[axis + 2] - 1) * lhs_dilation[axis] + 1 + sum(pads[axis])
+        if not isinstance(size, int):
+            c.require(reach[axis] + 1, "<=", size)
         dims.append((size - reach[axis] - 1) // strides[axis] + 1)
     result = c(
         "convolution", input, weight, type=TensorType(dims, input.element),

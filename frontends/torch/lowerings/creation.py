@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ....hlo.types import F32
-from ..context import Context, Number, Operand, static
+from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.types import F32, F64
+from ..context import Context, Number, Operand, sized
 
 LARGEST_LISTED = 4096
 """Ranges of floats up to so many elements are listed as constants, longer ones computed."""
@@ -52,11 +53,13 @@ def scalar_tensor(c: Context, s: Operand, **kwargs: Any) -> Value:
 def arange(c: Context, start: Number, end: Number, step: Number = 1, **kwargs: Any) -> Value:
     """start, start + step, ... below end."""
     count, element = c.dims[0], c.element
-    if element.is_integer and all(isinstance(v, int) for v in (start, step)):
+    if element.is_integer and all(isinstance(v, (int, SymbolicDim)) for v in (start, step)):
         values = c.iota((count,), 0, element)
         values = values if step == 1 else c.multiply(values, step)
         return values if start == 0 else c.add(values, start)
-    count = static(count)
+    if not isinstance(count, int):
+        places = c.multiply(c.convert(c.iota((count,), 0), F64), step)
+        return c.convert(c.add(places, start), element)
     if count <= LARGEST_LISTED:
         return c.array(np.float64(start) + np.arange(count) * np.float64(step), element)  # type: ignore[arg-type]
     places = c.convert(c.iota((count,), 0), F32)
@@ -69,7 +72,13 @@ def arange_to(c: Context, end: Number, **kwargs: Any) -> Value:
 
 def linspace(c: Context, start: Number, end: Number, steps: int, **kwargs: Any) -> Value:
     """`steps` values from start to end, both included."""
-    return c.array(np.linspace(float(start), float(end), static(steps)), c.element)  # type: ignore[arg-type]
+    if isinstance(steps, int):
+        return c.array(np.linspace(float(start), float(end), steps), c.element)  # type: ignore[arg-type]
+    low, high = (c.convert(c.convert(value, F64), F64) for value in (start, end))
+    last = c.size(c.larger(sized(steps) - 1, 1), F64)
+    step = c("divide", c("subtract", high, low), last)
+    places = c.multiply(c.convert(c.iota(c.dims, 0), F64), c.spread(step, c.dims))
+    return c.convert(c.add(places, c.spread(low, c.dims)), c.element)
 
 
 def eye(c: Context, n: int, m: int | None = None, **kwargs: Any) -> Value:
@@ -92,10 +101,10 @@ def size_of(c: Context, self: Value, dim: int) -> Any:
     return self.dims[dim]
 
 
-def count_of(c: Context, self: Value) -> int:
-    result = 1
+def count_of(c: Context, self: Value) -> Dim:
+    result: Dim = 1
     for size in self.dims:
-        result *= static(size)
+        result *= size
     return result
 
 

@@ -12,6 +12,7 @@ from ....hlo.types import I1, I32, I64, TensorType
 from ..context import Blocked, Context, axis_of, broadcast_dims, scalar_region, static
 from ..data_sizes import set_size
 from . import control, creation, indexing, views
+from .reductions import running_of
 from .sorting import sorted_along
 
 
@@ -34,6 +35,8 @@ def _running_sum(c: Context, x: Value) -> Value:
     """The sum of all elements of a vector up to each one."""
     (length,) = x.dims
     size = c.most(length)
+    if not isinstance(size, int):
+        return running_of(c, "add", x, 0)
     if not size:
         return x
     body = scalar_region(x.element, lambda b, old, new: b("add", old, new))
@@ -83,7 +86,7 @@ def _coordinates(c: Context, flat: Value, dims: Sequence[Dim]) -> list[Value]:
     """Row-major positions as positions along each dim, i64."""
     found = []
     for size in reversed(dims):
-        length = c.builder.broadcast(c.number(size), flat.dims, ())
+        length = c.builder.broadcast(c.size(size), flat.dims, ())
         length = c("maximum", length, c.full(1, flat.dims, I64))
         found.append(c("remainder", flat, length))
         flat = c("divide", flat, length)
@@ -299,7 +302,7 @@ def _sources(c: Context, repeats: Value, length: Dim) -> Value:
         c.check(c.compare("EQ", total, static(size)), "allocated size does not match required size")
     places = c.iota((size,), 0)
     found = c.full(0, (size,), I64)
-    last = c.number(length)
+    last = c.size(length)
     most, step = c.most(length), 1
     while step * 2 <= most:
         step *= 2
@@ -329,7 +332,7 @@ def _number(c: Context, value: Any) -> Value:
     if isinstance(value, Value):
         return c.builder.reshape(c.convert(value, I64), ())
     if isinstance(value, SymbolicDim):
-        return c.number(value)
+        return c.size(value)
     return c.scalar(value, I64)
 
 
@@ -348,7 +351,7 @@ def slice_along(
         return self
     if not _is_data(c, start, end, size):
         return views.slice_along(c, self, dim, start, end, step)
-    count, zero = c.number(size), c.scalar(0, I64)
+    count, zero = c.size(size), c.scalar(0, I64)
 
     def clipped(value: Any, low: Value) -> Value:
         number = _number(c, value)
@@ -381,7 +384,7 @@ def _part(
 
     bounds = (
         vector(first, lambda d: c.scalar(0, I64)),
-        vector(last, lambda d: c.number(self.dims[d])),
+        vector(last, lambda d: c.size(self.dims[d])),
         vector(c.scalar(step, I64), lambda d: c.scalar(1, I64)),
     )
     return c("real_dynamic_slice", self, *bounds, type=kind)
@@ -397,7 +400,7 @@ def split_sizes(c: Context, self: Value, split_sizes: Sequence[Any], dim: int = 
         end = c("add", start, _number(c, size))
         pieces.append(_part(c, self, axis, start, end, 1, place))
         start = end
-    c.check(c.compare("EQ", start, c.number(self.dims[axis])), "split sizes do not sum to the size")
+    c.check(c.compare("EQ", start, c.size(self.dims[axis])), "split sizes do not sum to the size")
     return tuple(pieces)
 
 
@@ -405,7 +408,7 @@ def narrow(c: Context, self: Value, dim: int, start: Any, length: Any) -> Value:
     axis = axis_of(dim, self.rank)
     if not _is_data(c, start, length, self.dims[axis]):
         return views.narrow(c, self, dim, start, length)
-    count, first = c.number(self.dims[axis]), _number(c, start)
+    count, first = c.size(self.dims[axis]), _number(c, start)
     if not isinstance(start, int) or start < 0:
         negative = c.builder.compare("LT", first, c.scalar(0, I64))
         first = c("select", negative, c("add", first, count), first)
@@ -428,13 +431,13 @@ def select(c: Context, self: Value, dim: int, index: Any) -> Value:
 def size_of(c: Context, self: Value, dim: int) -> Any:
     """A size: a scalar where data decide it."""
     size = creation.size_of(c, self, dim)
-    return c.number(size) if c.data.decides(size) else size
+    return c.size(size) if c.data.decides(size) else size
 
 
 def count_of(c: Context, self: Value) -> Any:
     """How many elements it has."""
     total = _product(self.dims)
-    return c.number(total) if c.data.decides(total) else creation.count_of(c, self)
+    return c.size(total) if c.data.decides(total) else creation.count_of(c, self)
 
 
 def arithmetic(name: str) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
+from ....hlo.ops.clauses import is_same
+from ....hlo.symbols import Dim, ceildiv
 from ....hlo.types import I1, I64, TensorType
 from ..context import (
     Blocked,
@@ -17,8 +19,9 @@ from ..context import (
     bounds,
     broadcast_dims,
     is_low,
+    place_of,
     scalar_region,
-    static,
+    sized,
 )  # fmt: skip
 
 
@@ -27,10 +30,7 @@ def wrapped(c: Context, index: Value, size: Any) -> Value:
     if index.element.kind == "uint":
         return index
     negative = c.builder.compare("LT", index, c.full(0, index.dims, index.element))
-    if c.data.decides(size):
-        whole = c.spread(c.convert(c.number(size), index.element), index.dims)
-        return c("select", negative, c("add", index, whole), index)
-    return c("select", negative, c.add(index, static(size)), index)
+    return c("select", negative, c.add(index, sized(size)), index)
 
 
 def take(c: Context, value: Value, index: Value, axis: int, wrap: bool = True) -> Value:
@@ -42,7 +42,7 @@ def take(c: Context, value: Value, index: Value, axis: int, wrap: bool = True) -
     return c(
         "gather", value, index, offset_dims=(*before, *after), collapsed_slice_dims=(axis,),
         operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(axis,),
-        index_vector_dim=index.rank, slice_sizes=tuple(map(c.open, sizes)),
+        index_vector_dim=index.rank, slice_sizes=tuple(map(sized, sizes)),
         indices_are_sorted=False,
     )  # fmt: skip
 
@@ -60,13 +60,30 @@ def take_axis(c: Context, value: Value, axis: int, positions: Sequence[int]) -> 
 def unfold(c: Context, self: Value, dimension: int, size: int, step: int) -> Value:
     """Windows of `size` every `step` along one dimension; the window becomes the last one."""
     axis = axis_of(dimension, self.rank)
-    count = (static(self.dims[axis]) - size) // step + 1
-    starts = [i * step + j for i in range(count) for j in range(size)]
-    value = take_axis(c, self, axis, starts)
+    count = (self.dims[axis] - size) // step + 1
     dims = (*self.dims[:axis], count, size, *self.dims[axis + 1 :])
-    value = c.builder.reshape(value, dims)
+    if isinstance(count, int):
+        starts = [i * step + j for i in range(count) for j in range(size)]
+        value = c.builder.reshape(take_axis(c, self, axis, starts), dims)
+    else:
+        value = window_parts(c, self, axis, axis + 1, size, step)
     order = [d for d in range(len(dims)) if d != axis + 1] + [axis + 1]
     return c.builder.transpose(value, order)
+
+
+def window_parts(
+    c: Context, value: Value, axis: int, place: int, size: int, step: int, gap: int = 1
+) -> Value:
+    """Windows along an axis of a size that a call decides: element j of window i is
+    value[i * step + j * gap], and j becomes the dimension `place` of the result."""
+    reach = gap * (size - 1)
+    c.require(reach + 1, "<=", value.dims[axis])
+    count = (value.dims[axis] - reach - 1) // step + 1
+    parts = []
+    for start in range(0, reach + 1, gap):
+        part = c.slice(value, axis, start, start + (count - 1) * step + 1, step)
+        parts.append(c.builder.reshape(part, (*part.dims[:place], 1, *part.dims[place:])))
+    return c.concatenate(parts, place)
 
 
 def embedding(
@@ -121,7 +138,7 @@ def index(c: Context, self: Value, indices: Sequence[Value | None]) -> Value:
     if all(index is None for index in indices):
         return self
     axes, positions, dims, place = _plan(c, self, indices)
-    sizes = [1 if axis in axes else c.open(size) for axis, size in enumerate(self.dims)]
+    sizes = [1 if axis in axes else size for axis, size in enumerate(self.dims)]
     kept = self.rank - len(axes)
     offsets = (*range(place), *range(place + len(dims), kept + len(dims)))
     single = len(axes) == 1
@@ -250,7 +267,7 @@ def _scatter_along(
     updates = c.fill(updates, TensorType(index.dims, self.element))
     others = tuple(d for d in range(self.rank) if d != axis)
     index = c.convert(index, I64)
-    whole = all(self.dims[d] == index.dims[d] for d in others)
+    whole = all(is_same(self.dims[d], index.dims[d]) for d in others)
     if whole:
         return scattered(
             c, self, index, updates, body, update_window_dims=(), inserted_window_dims=(axis,),
@@ -333,25 +350,32 @@ def index_fill(c: Context, self: Value, dim: int, index: Value, value: Operand) 
 
 
 def overwrite(
-    c: Context, target: Value, source: Value, axis: int, start: int, step: int = 1
+    c: Context, target: Value, source: Value, axis: int, start: Dim, step: int = 1
 ) -> Value:
     """target with target[start : start + n * step : step] = source along one axis."""
-    size, count = static(target.dims[axis]), static(source.dims[axis])
-    if not count:
+    size, count = target.dims[axis], source.dims[axis]
+    if count == 0:
         return target
     if step == 1:
         parts = []
-        if start:
+        if start != 0:
             parts.append(c.slice(target, axis, 0, start))
         parts.append(source)
-        if start + count < size:
+        if not is_same(start + count, size):
             parts.append(c.slice(target, axis, start + count, size))
         return c.concatenate(parts, axis)
     pads = [(0, 0, 0)] * target.rank
     pads[axis] = (start, size - start - (count - 1) * step - 1, step - 1)
-    line = np.zeros(size, np.bool_)
-    line[start : start + count * step : step] = True
-    chosen = c.builder.broadcast(c.array(line), target.dims, [axis])
+    if all(isinstance(number, int) for number in (size, count, start)):
+        line = np.zeros(size, np.bool_)
+        line[start : start + count * step : step] = True
+        chosen = c.array(line)
+    else:
+        place = c.subtract(c.iota((size,), 0), start)
+        inside = c("and", c.compare("GE", place, 0), c.compare("LT", place, count * step))
+        at_step = c("remainder", place, c.full(step, (size,), I64))
+        chosen = c("and", inside, c.compare("EQ", at_step, 0))
+    chosen = c.builder.broadcast(chosen, target.dims, [axis])
     return c("select", chosen, c.pad(source, 0, pads), target)
 
 
@@ -360,14 +384,14 @@ def slice_scatter(
     self: Value,
     src: Value,
     dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
+    start: Dim | None = None,
+    end: Dim | None = None,
     step: int = 1,
 ) -> Value:
     """self with self[start:end:step] = src along one dimension."""
     axis = axis_of(dim, self.rank)
-    first, last = bounds(static(self.dims[axis]), start, end)
-    count = -(-(last - first) // step)
+    first, last = bounds(c, self.dims[axis], start, None if end == 2**63 - 1 else end)
+    count = ceildiv(last - first, step)
     dims = (*self.dims[:axis], count, *self.dims[axis + 1 :])
     return overwrite(c, self, c.fill(src, TensorType(dims, self.element)), axis, first, step)
 
@@ -375,7 +399,7 @@ def slice_scatter(
 def select_scatter(c: Context, self: Value, src: Value, dim: int, index: int) -> Value:
     """self with self[index] = src along one dimension."""
     axis = axis_of(dim, self.rank)
-    at = axis_of(index, static(self.dims[axis])) if index < 0 else index
+    at = place_of(c, index, self.dims[axis])
     dims = (*self.dims[:axis], 1, *self.dims[axis + 1 :])
     return overwrite(c, self, c.builder.reshape(c.convert(src, self.element), dims), axis, at)
 

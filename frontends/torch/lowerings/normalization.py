@@ -9,7 +9,9 @@ from typing import Any
 import ml_dtypes
 
 from ....hlo.graph import Value
-from ..context import Blocked, Context, static
+from ....hlo.symbols import Dim
+from ....hlo.types import F64
+from ..context import Blocked, Context
 from .reductions import mean_and_variance
 
 
@@ -112,7 +114,7 @@ def _grouped(
 ) -> tuple[Value, Value, Value]:
     """Normalised over the channels of a group and all space."""
     batch, channels, *space = input.dims
-    dims = (batch, groups, static(channels) // groups, *space)
+    dims = (batch, groups, channels // groups, *space)
     x = c.builder.reshape(c.wide(input), dims)
     result, middle, factor = _normalized(c, x, range(2, x.rank), eps)
     flat = c.builder.reshape(result, input.dims)
@@ -310,6 +312,14 @@ def batch_norm_functional(
     return result, *_saved(c, middle, factor), *news
 
 
+def _unbiased(c: Context, variance: Value, count: Dim) -> Value:
+    """variance * count / (count - 1)"""
+    if isinstance(count, int):
+        return c.multiply(variance, count / max(count - 1, 1) if count > 1 else math.nan)
+    share = c("divide", c.size(count, F64), c.size(count - 1, F64))
+    return c.multiply(variance, c.spread(c.convert(share, variance.element), variance.dims))
+
+
 def _in_training(
     c: Context,
     input: Value,
@@ -328,7 +338,7 @@ def _in_training(
     result = c("multiply", centred, c.along(factor, x.dims, axes))
     result = _affine(c, result, weight, bias, [1])
     count = c.count(x.dims, axes)
-    unbiased = c.multiply(variance, count / max(count - 1, 1) if count > 1 else math.nan)
+    unbiased = _unbiased(c, variance, count)
     news = [
         c.convert(
             c("add", c.multiply(c.convert(old, x.element), 1 - momentum),

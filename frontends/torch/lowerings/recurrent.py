@@ -10,7 +10,7 @@ from typing import Any
 
 from ....hlo.graph import Region, Value
 from ....hlo.types import I32
-from ..context import Blocked, Context, static
+from ..context import Blocked, Context
 
 Step = Callable[[Context, Value, Sequence[Value]], list[Value]]
 
@@ -33,7 +33,7 @@ def loop(
 
     One step is built in place; more become a `while` with the outputs written step by step.
     """
-    count, batch, width = static(gates.dims[0]), gates.dims[1], gates.dims[2]
+    count, batch, width = gates.dims
     hidden = state[0].dims[-1]
     if count == 1:
         new = step(c, c.builder.reshape(gates, (batch, width)), state)
@@ -60,7 +60,7 @@ def loop(
 
 
 def _parts(c: Context, value: Value, count: int) -> list[Value]:
-    size = static(value.dims[-1]) // count
+    size = value.dims[-1] // count
     return [c.slice(value, value.rank - 1, i * size, (i + 1) * size) for i in range(count)]
 
 

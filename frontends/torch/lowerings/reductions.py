@@ -8,7 +8,8 @@ from typing import Any
 
 from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
-from ....hlo.types import I1, I64, ElementType, TensorType
+from ....hlo.symbols import Dim
+from ....hlo.types import F64, I1, I64, ElementType, TensorType
 from ..context import (
     Blocked,
     Context,
@@ -18,7 +19,6 @@ from ..context import (
     highest,
     identity,
     lowest,
-    static,
 )  # fmt: skip
 
 Axes = Any  # None, an int or a list of ints
@@ -139,7 +139,7 @@ def argument_of(largest: bool) -> Callable[..., Value]:
         if not self.rank:
             return c.full(0, (), I64)
         if dim is None:
-            flat = c.builder.reshape(self, (math.prod(map(c.open, self.dims)),))
+            flat = c.builder.reshape(self, (math.prod(self.dims),))
             place = extreme_place(c, flat, 0, largest)[1]
             return c.builder.reshape(place, c.dims)
         axis = axis_of(dim, self.rank)
@@ -178,9 +178,20 @@ def mean_and_variance(
     middle = c.divide(c.reduce("add", x, axes), count)
     centred = c("subtract", x, c.along(middle, x.dims, axes))
     squares = c.reduce("add", c("multiply", centred, centred), axes)
-    divisor = max(float(count - correction), 0.0)  # type: ignore[operator]
-    variance = c.divide(squares, divisor) if divisor else c.multiply(squares, math.nan)
+    variance = _by_degrees(c, squares, count, correction)
     return middle, variance, centred
+
+
+def _by_degrees(c: Context, squares: Value, count: Dim, correction: Number) -> Value:
+    """squares / max(count - correction, 0); nan where that is 0."""
+    if isinstance(count, int):
+        divisor = max(float(count - correction), 0.0)  # type: ignore[operator]
+        return c.divide(squares, divisor) if divisor else c.multiply(squares, math.nan)
+    if isinstance(correction, int):  # squares of one element are 0: 0 / 0 is nan
+        return c.divide(squares, c.larger(count - correction, 0))
+    degrees = c.subtract(c.size(count, F64), correction)
+    degrees = c.convert(c.binary("maximum", degrees, 0.0), squares.element)
+    return c("divide", squares, c.spread(degrees, squares.dims))
 
 
 def variance(root: bool, with_mean: bool = False) -> Callable[..., Any]:
@@ -294,12 +305,25 @@ def running(body: str) -> Callable[..., Value]:
 def running_of(c: Context, body: str, x: Value, axis: int) -> Value:
     neutral = identity(body, x.element)
     size, distance = c.most(x.dims[axis]), 1
+    if not isinstance(size, int):
+        return _running_open(c, body, x, axis)
     while distance < size:
         pads = [(0, 0, 0)] * x.rank
         pads[axis] = (distance, -distance, 0)
         x = c(body, x, c.pad(x, neutral, pads))
         distance *= 2
     return x
+
+
+def _running_open(c: Context, body: str, x: Value, axis: int) -> Value:
+    """The same along a size that a call decides: how often to double is not known, so each result
+    is a reduction of the elements that are not behind it."""
+    size = x.dims[axis]
+    dims = (*x.dims[: axis + 1], size, *x.dims[axis + 1 :])
+    wide = c.builder.broadcast(x, dims, [*range(axis), *range(axis + 1, len(dims))])
+    before = c.builder.compare("LE", c.iota((size, size), 1), c.iota((size, size), 0))
+    before = c.builder.broadcast(before, dims, [axis, axis + 1])
+    return c.reduce(body, c.select(before, wide, identity(body, x.element)), [axis + 1])
 
 
 def differences(
@@ -315,7 +339,7 @@ def differences(
     parts = [part for part in (prepend, self, append) if part is not None]
     value = c.concatenate([c.convert(part, c.element) for part in parts], axis)
     for _ in range(n):
-        size = static(value.dims[axis])
+        size = value.dims[axis]
         after, before = c.slice(value, axis, 1, size), c.slice(value, axis, 0, size - 1)
         value = c("xor" if value.element is I1 else "subtract", after, before)
     return value

@@ -9,46 +9,118 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ..context import Context, static
-from .indexing import take_axis
+from ....hlo.symbols import Dim
+from ....hlo.types import F32, F64, I64
+from ..context import Blocked, Context, sized
+from .indexing import take, take_axis
 
 Array = np.ndarray[Any, Any]
 
 
-def _source(size: int, out: int, scale: float | None, corners: bool) -> Array:
+class Line:
+    """Numbers along one dimension that the program computes, with the operators of an array: places
+    and shares where a call decides the sizes are the same formulas as where they are known."""
+
+    def __init__(self, c: Context, value: Value) -> None:
+        self.c, self.value = c, value
+
+    def _with(self, name: str, other: Any, turned: bool = False) -> Line:
+        other = other.value if isinstance(other, Line) else other
+        other = self.c.fill(other, self.value.tensor)
+        pair = (other, self.value) if turned else (self.value, other)
+        return Line(self.c, self.c(name, *pair))
+
+    def __add__(self, other: Any) -> Line:
+        return self._with("add", other)
+
+    def __sub__(self, other: Any) -> Line:
+        return self._with("subtract", other)
+
+    def __rsub__(self, other: Any) -> Line:
+        return self._with("subtract", other, turned=True)
+
+    def __mul__(self, other: Any) -> Line:
+        return self._with("multiply", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def astype(self, kind: Any) -> Line:
+        return Line(self.c, self.c.convert(self.value, I64 if kind is np.int64 else F32))
+
+
+Numbers = Array | Line
+
+
+def _lowest(x: Numbers, limit: Any) -> Any:
+    """The smaller one of each number and the limit."""
+    if not isinstance(x, Line):
+        return np.minimum(x, limit)
+    return x._with("minimum", limit)
+
+
+def _highest(x: Numbers, limit: Any) -> Any:
+    return x._with("maximum", limit) if isinstance(x, Line) else np.maximum(x, limit)
+
+
+def _floor(x: Numbers) -> Any:
+    return Line(x.c, x.c("floor", x.value)) if isinstance(x, Line) else np.floor(x)
+
+
+def _places(c: Context, size: Dim, out: Dim) -> Any:
+    """0, 1, ... below out, in float32."""
+    if isinstance(size, int) and isinstance(out, int):
+        return np.arange(out, dtype=np.float32)
+    return Line(c, c.iota((out,), 0, F32))
+
+
+def _step(c: Context, size: Dim, out: Dim, corners: bool) -> Any:
+    """How far apart results lie among the source: computed in float64, rounded to float32."""
+    span, count = (size - 1, out - 1) if corners else (size, out)
+    if isinstance(span, int) and isinstance(count, int):
+        return np.float32(span / count) if count > 0 else np.float32(0)
+    quotient = c("divide", c.size(span, F64), c.size(c.larger(count, 1), F64))
+    return c.convert(quotient, F32)
+
+
+def _source(c: Context, size: Dim, out: Dim, scale: float | None, corners: bool) -> Any:
     """Where each result element lies among the source's, in float32 as PyTorch computes it."""
-    places = np.arange(out, dtype=np.float32)
+    places = _places(c, size, out)
     if corners:
-        step = np.float32((size - 1) / (out - 1)) if out > 1 else np.float32(0)
-        return places * step
-    step = np.float32(1 / scale) if scale else np.float32(size / out)
+        return places * _step(c, size, out, True)
+    step = np.float32(1 / scale) if scale else _step(c, size, out, False)
     return (places + np.float32(0.5)) * step - np.float32(0.5)
 
 
 def _nearest_axis(
-    c: Context, x: Value, axis: int, out: int, scale: float | None, exact: bool
+    c: Context, x: Value, axis: int, out: Dim, scale: float | None, exact: bool
 ) -> Value:
-    size = static(x.dims[axis])
+    size = x.dims[axis]
     if size == out:
         return x
-    if out % size == 0 and (scale is None or scale == out // size):
-        factor = out // size
+    factor = out // size
+    if isinstance(factor, int) and factor * size == out and scale in (None, factor):
         wide = (*x.dims[: axis + 1], factor, *x.dims[axis + 1 :])
         mapped = [*range(axis + 1), *range(axis + 2, len(wide))]
         dims = (*x.dims[:axis], out, *x.dims[axis + 1 :])
         return c.builder.reshape(c.builder.broadcast(x, wide, mapped), dims)
-    step = np.float32(1 / scale) if scale else np.float32(size / out)
-    places = np.arange(out, dtype=np.float32) + np.float32(0.5 if exact else 0)
-    positions = np.minimum(np.floor(places * step).astype(np.int64), size - 1)
+    step = np.float32(1 / scale) if scale else _step(c, size, out, False)
+    places = _places(c, size, out) + np.float32(0.5 if exact else 0)
+    return _taken(c, x, axis, _lowest(_floor(places * step).astype(np.int64), size - 1))
+
+
+def _taken(c: Context, x: Value, axis: int, positions: Numbers) -> Value:
+    if isinstance(positions, Line):
+        return take(c, x, positions.value, axis, wrap=False)
     return take_axis(c, x, axis, positions.tolist())
 
 
-def _weighted(c: Context, x: Value, axis: int, terms: Sequence[tuple[Array, Array]]) -> Value:
+def _weighted(c: Context, x: Value, axis: int, terms: Sequence[tuple[Any, Any]]) -> Value:
     """The sum over (positions, weights) of x at the positions times the weights."""
     total: Value | None = None
     for positions, weights in terms:
-        part = take_axis(c, x, axis, positions.tolist())
-        factor = c.builder.broadcast(c.array(weights, x.element), part.dims, [axis])
+        part = _taken(c, x, axis, positions)
+        line = weights.value if isinstance(weights, Line) else c.array(weights)
+        factor = c.builder.broadcast(c.convert(line, x.element), part.dims, [axis])
         part = c("multiply", part, factor)
         total = part if total is None else c("add", total, part)
     assert total is not None
@@ -56,44 +128,44 @@ def _weighted(c: Context, x: Value, axis: int, terms: Sequence[tuple[Array, Arra
 
 
 def _linear_axis(
-    c: Context, x: Value, axis: int, out: int, scale: float | None, corners: bool
+    c: Context, x: Value, axis: int, out: Dim, scale: float | None, corners: bool
 ) -> Value:
-    size = static(x.dims[axis])
+    size = x.dims[axis]
     if size == out and (scale is None or scale == 1):
         return x
-    places = np.maximum(_source(size, out, scale, corners), 0)
-    low = np.minimum(places.astype(np.int64), size - 1)
-    high = np.minimum(low + 1, size - 1)
-    share = np.clip(places - low.astype(np.float32), 0, 1)
+    places = _highest(_source(c, size, out, scale, corners), 0)
+    low = _lowest(places.astype(np.int64), size - 1)
+    high = _lowest(low + 1, size - 1)
+    share = _lowest(_highest(places - low.astype(np.float32), 0), 1)
     return _weighted(c, x, axis, [(low, 1 - share), (high, share)])
 
 
 def _cubic_axis(
-    c: Context, x: Value, axis: int, out: int, scale: float | None, corners: bool
+    c: Context, x: Value, axis: int, out: Dim, scale: float | None, corners: bool
 ) -> Value:
-    size, a = static(x.dims[axis]), -0.75
+    size, a = x.dims[axis], -0.75
     if size == out and (scale is None or scale == 1):
         return x
-    places = _source(size, out, scale, corners)
-    base = np.floor(places)
+    places = _source(c, size, out, scale, corners)
+    base = _floor(places)
     t = places - base
 
-    def near(d: Array) -> Array:
+    def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1
 
-    def far(d: Array) -> Array:
+    def far(d: Any) -> Any:
         return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
 
     weights = [far(t + 1), near(t), near(1 - t), far(2 - t)]
     terms = [
-        (np.clip(base.astype(np.int64) + offset, 0, size - 1), weight.astype(np.float32))
+        (_lowest(_highest(base.astype(np.int64) + offset, 0), size - 1), weight.astype(np.float32))
         for offset, weight in zip((-1, 0, 1, 2), weights, strict=True)
     ]
     return _weighted(c, x, axis, terms)
 
 
 def _along(
-    c: Context, self: Value, scales: Any, each: Callable[[Value, int, int, float | None], Value]
+    c: Context, self: Value, scales: Any, each: Callable[[Value, int, Dim, float | None], Value]
 ) -> Value:
     """`each` applied to every spatial dimension that the declared result resizes."""
     count = self.rank - 2
@@ -102,8 +174,10 @@ def _along(
     for number in range(count):
         axis = number + 2
         scale = given[number]
+        if isinstance(scale, Value):  # the quotient of sizes that PyTorch takes without it, too
+            raise Blocked("resizes by a factor that the program computes", "resize to a size")
         scale = None if scale is None or not math.isfinite(scale) else float(scale)
-        x = each(x, axis, static(c.dims[axis]), scale)
+        x = each(x, axis, sized(c.dims[axis]), scale)
     return x
 
 

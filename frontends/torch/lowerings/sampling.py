@@ -12,7 +12,7 @@ from ....hlo.graph import Value
 from ....hlo.types import I64
 from ..context import Blocked, Context, Number, static
 from .convolution import per_dim
-from .indexing import take, take_axis
+from .indexing import take, take_axis, window_parts
 
 BILINEAR, NEAREST = 0, 1
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -92,7 +92,7 @@ def _read(c: Context, input: Value, x: Value, y: Value, weight: Value | None) ->
     batch = c.iota(whole[0].dims, 0)
     parts = [c.builder.reshape(v, (*v.dims, 1)) for v in (batch, *whole)]
     positions = c.concatenate(parts, 3)
-    channels = static(input.dims[1])
+    channels = input.dims[1]
     values = c(
         "gather", input, positions, offset_dims=(1,), collapsed_slice_dims=(0, 2, 3),
         operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(0, 2, 3),
@@ -139,7 +139,7 @@ def histogram(c: Context, self: Value, bins: int = 100, min: Number = 0, max: Nu
     low, high = float(min), float(max)  # type: ignore[arg-type]
     if low == high:
         raise Blocked("takes its range from the values", "pass min and max")
-    x = c.builder.reshape(c.wide(self), (math.prod(map(static, self.dims)),))
+    x = c.builder.reshape(c.wide(self), (math.prod(self.dims),))
     place = c.multiply(c.divide(c.subtract(x, low), high - low), bins)
     place = c.binary("minimum", c("floor", place), bins - 1)
     inside = c("and", c.compare("GE", x, low), c.compare("LE", x, high))
@@ -168,7 +168,10 @@ def im2col(
     # The last dimension first: each becomes (place in the window, window).
     for axis in (3, 2):
         kernel, gap, step = kernel_size[axis - 2], dilation[axis - 2], stride[axis - 2]
-        count = (static(value.dims[axis]) - gap * (kernel - 1) - 1) // step + 1
+        count = (value.dims[axis] - gap * (kernel - 1) - 1) // step + 1
+        if not isinstance(count, int):
+            value = window_parts(c, value, axis, axis, kernel, step, gap)
+            continue
         places = [start * step + k * gap for k in range(kernel) for start in range(count)]
         value = take_axis(c, value, axis, places)
         dims = (*value.dims[:axis], kernel, count, *value.dims[axis + 1 :])

@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
 from ....hlo.types import I1, I64, ElementType, TensorType
-from ..context import Context, axis_of, static
+from ..context import Context, axis_of, sized
 
 
 def _before(element: ElementType, descending: bool) -> Region:
@@ -69,7 +69,7 @@ def topk(
         return self, c.full(0, (), I64)
     axis = axis_of(dim, self.rank)
     values, places = sorted_along(c, self, axis, largest)
-    count = static(k)
+    count = sized(k)
     return c.slice(values, axis, 0, count), c.slice(places, axis, 0, count)
 
 
@@ -99,7 +99,7 @@ def _middle(c: Context, x: Value, dim: int, keepdim: bool, passes: bool) -> tupl
         return x, c.full(0, (), I64)
     axis = axis_of(dim, x.rank)
     values, places = sorted_along(c, x, axis, False)
-    size = static(x.dims[axis])
+    size = x.dims[axis]
     valid = c.builder.compare("EQ", x, x) if x.element.is_float else c.full(True, x.dims, I1)
     count = c.reduce("add", c.convert(valid, I64), [axis])
     half = c("divide", c("maximum", c.subtract(count, 1), c.fill(0, count.tensor)),
@@ -122,7 +122,7 @@ def _of_all(middle: Callable[..., tuple[Value, Value]]) -> Callable[..., Value]:
     """The same over all elements: the value alone."""
 
     def lower(c: Context, self: Value) -> Value:
-        return middle(c, c.builder.reshape(self, (math.prod(map(static, self.dims)),)))[0]
+        return middle(c, c.builder.reshape(self, (math.prod(self.dims),)))[0]
 
     return lower
 

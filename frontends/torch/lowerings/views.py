@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
+from ....hlo.symbols import Dim, ceildiv
 from ....hlo.types import I1, ElementType, TensorType, real_type
-from ..context import Blocked, Context, Number, axis_of, bounds, static
+from ..context import Blocked, Context, Number, axis_of, bounds, place_of, sized, static
 
 
 def same(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
@@ -26,6 +27,19 @@ def converted(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
 def reshaped(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
     """The same elements, row-major, with the declared dims."""
     return c.builder.reshape(self, c.dims)
+
+
+def viewed(c: Context, self: Value, size: Sequence[Any]) -> Value:
+    """The same elements, row-major, with these dims, of which -1 is what is left for it. The
+    declared dims may be formulas that only hold where the trace was made."""
+    sizes: list[Dim] = [sized(given) for given in size]
+    if -1 in sizes:
+        free = sizes.index(-1)
+        rest = math.prod(sizes[:free] + sizes[free + 1 :])
+        if all(isinstance(given, int) for given in (*self.dims, *sizes)):
+            return reshaped(c, self)
+        sizes[free] = math.prod(self.dims) // rest
+    return c.builder.reshape(self, sizes)
 
 
 def permute(c: Context, self: Value, dims: Sequence[int]) -> Value:
@@ -62,8 +76,14 @@ def movedim(c: Context, self: Value, source: Any, destination: Any) -> Value:
     )
 
 
-def expand(c: Context, self: Value, size: Any, implicit: bool = False) -> Value:
-    return c.spread(self, c.dims)
+def expand(c: Context, self: Value, size: Sequence[Any], implicit: bool = False) -> Value:
+    """self repeated along dims of size 1, and along new ones in front; -1 keeps a size."""
+    first = len(size) - self.rank
+    sizes = [
+        self.dims[axis - first] if type(given) is int and given == -1 else sized(given)
+        for axis, given in enumerate(size)
+    ]
+    return c.spread(self, sizes)
 
 
 def broadcast_all(c: Context, tensors: Sequence[Value]) -> Any:
@@ -85,20 +105,17 @@ def slice_along(
 ) -> Value:
     """self[start:end:step] along one dimension."""
     axis = axis_of(dim, self.rank)
-    if not start and (end is None or end == 2**63 - 1) and step == 1:
+    end = None if end == 2**63 - 1 else end
+    if start in (None, 0) and end is None and step == 1:
         return self
-    first, last = bounds(static(self.dims[axis]), _fixed(start), _fixed(end))
+    first, last = bounds(c, self.dims[axis], start, end)
     return c.slice(self, axis, first, last, step)
-
-
-def _fixed(value: Any) -> int | None:
-    return None if value is None else static(value)
 
 
 def narrow(c: Context, self: Value, dim: int, start: int, length: int) -> Value:
     axis = axis_of(dim, self.rank)
-    first = axis_of(static(start), static(self.dims[axis]))
-    return c.slice(self, axis, first, first + static(length))
+    first = place_of(c, start, self.dims[axis])
+    return c.slice(self, axis, first, first + sized(length))
 
 
 def select(c: Context, self: Value, dim: int, index: int) -> Value:
@@ -106,12 +123,11 @@ def select(c: Context, self: Value, dim: int, index: int) -> Value:
     axis = axis_of(dim, self.rank)
     if isinstance(index, Value):
         raise Blocked("selects by a position that is computed", "use torch.index_select")
-    at = static(index)
-    at = axis_of(at, static(self.dims[axis])) if at < 0 else at
+    at = place_of(c, index, self.dims[axis])
     return c.builder.reshape(c.slice(self, axis, at, at + 1), c.dims)
 
 
-def _pieces(c: Context, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+def _pieces(c: Context, value: Value, axis: int, sizes: Sequence[Dim]) -> tuple[Value, ...]:
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return tuple(
         c.slice(value, axis, start, start + size) for start, size in zip(starts, sizes, strict=True)
@@ -119,30 +135,34 @@ def _pieces(c: Context, value: Value, axis: int, sizes: Sequence[int]) -> tuple[
 
 
 def split_sizes(c: Context, self: Value, split_sizes: Sequence[int], dim: int = 0) -> Any:
-    return _pieces(c, self, axis_of(dim, self.rank), [static(size) for size in split_sizes])
+    return _pieces(c, self, axis_of(dim, self.rank), [sized(size) for size in split_sizes])
 
 
 def split(c: Context, self: Value, split_size: int, dim: int = 0) -> Any:
     """Pieces of `split_size`, the last one shorter."""
     axis = axis_of(dim, self.rank)
-    size, piece = static(self.dims[axis]), static(split_size)
-    sizes = [min(piece, size - start) for start in range(0, size, piece)] if size else [0]
-    return _pieces(c, self, axis, sizes)
+    size, piece = self.dims[axis], sized(split_size)
+    count = len(c.node.outputs)  # which the export has fixed
+    last = size - (count - 1) * piece
+    if not isinstance(size, int) or not isinstance(piece, int):
+        c.require(last, "<=", piece)
+        c.require(1 if count > 1 else 0, "<=", last)
+    return _pieces(c, self, axis, [*(piece,) * (count - 1), last])
 
 
 def chunk(c: Context, self: Value, chunks: int, dim: int = 0) -> Any:
     """At most `chunks` equal pieces, the last one shorter."""
-    size = static(self.dims[axis_of(dim, self.rank)])
-    if not size:
+    size = self.dims[axis_of(dim, self.rank)]
+    if size == 0:
         return (self,) * chunks
-    return split(c, self, -(-size // chunks), dim)
+    return split(c, self, ceildiv(size, chunks), dim)
 
 
 def tensor_split(c: Context, self: Value, sections: int, dim: int = 0) -> Any:
     """`sections` pieces whose sizes differ by at most one."""
     axis = axis_of(dim, self.rank)
-    small, larger = divmod(static(self.dims[axis]), sections)
-    return _pieces(c, self, axis, [small + (i < larger) for i in range(sections)])
+    size = self.dims[axis]  # the first ones are larger by 1: ceil((size - i) / sections)
+    return _pieces(c, self, axis, [ceildiv(size - i, sections) for i in range(sections)])
 
 
 def unbind(c: Context, self: Value, dim: int = 0) -> Any:
@@ -183,12 +203,14 @@ def roll(c: Context, self: Value, shifts: Any, dims: Any = ()) -> Value:
     axes = [dims] if isinstance(dims, int) else list(dims)
     value = self
     if not axes:
-        axes, value = [0], c.builder.reshape(self, (math.prod(map(static, self.dims)),))
+        axes, value = [0], c.builder.reshape(self, (math.prod(self.dims),))
     for move, axis in zip(moves, axes, strict=True):
         axis = axis_of(axis, value.rank)
-        size = static(value.dims[axis])
-        at = -move % size if size else 0
-        if at:
+        size = value.dims[axis]
+        at = -sized(move) % size if size != 0 else 0
+        if not isinstance(size, int):
+            c.require(1, "<=", size)
+        if at != 0:
             parts = [c.slice(value, axis, at, size), c.slice(value, axis, 0, at)]
             value = c.concatenate(parts, axis)
     return c.builder.reshape(value, self.dims)
@@ -215,7 +237,7 @@ def repeat_interleave(
         raise Blocked("repeats by a tensor of counts", "repeat by a fixed number")
     value = self
     if dim is None:
-        value, axis = c.builder.reshape(self, (math.prod(map(static, self.dims)),)), 0
+        value, axis = c.builder.reshape(self, (math.prod(self.dims),)), 0
     else:
         axis = axis_of(dim, self.rank)
     wide = (*value.dims[: axis + 1], repeats, *value.dims[axis + 1 :])
@@ -228,10 +250,10 @@ def constant_pad(c: Context, self: Value, pad: Sequence[int], value: Number = 0)
     return c.pad(self, value, _pads(self.rank, pad))
 
 
-def _pads(rank: int, pad: Sequence[int]) -> list[tuple[int, int, int]]:
+def _pads(rank: int, pad: Sequence[Dim]) -> list[tuple[Dim, Dim, int]]:
     pads = [(0, 0, 0)] * rank
     for number in range(len(pad) // 2):
-        pads[rank - 1 - number] = (static(pad[2 * number]), static(pad[2 * number + 1]), 0)
+        pads[rank - 1 - number] = (sized(pad[2 * number]), sized(pad[2 * number + 1]), 0)
     return pads
 
 
@@ -246,13 +268,13 @@ def edge_pad(mode: str) -> Callable[..., Value]:
 
 def _edge_pad(c: Context, value: Value, padding: Sequence[int], mode: str) -> Value:
     for axis, (low, high, _) in enumerate(_pads(value.rank, padding)):
-        size = static(value.dims[axis])
-        before, after = max(low, 0), max(high, 0)
-        value = c.slice(value, axis, max(-low, 0), size - max(-high, 0))
-        size = static(value.dims[axis])
+        size = value.dims[axis]
+        before, after = c.larger(low, 0), c.larger(high, 0)
+        value = c.slice(value, axis, c.larger(-low, 0), size - c.larger(-high, 0))
+        size = value.dims[axis]
         parts = [value]
         for count, at_front in ((before, True), (after, False)):
-            if count:
+            if count != 0:
                 part = _border(c, value, axis, size, count, at_front, mode)
                 parts = [part, *parts] if at_front else [*parts, part]
         value = c.concatenate(parts, axis)
@@ -260,7 +282,7 @@ def _edge_pad(c: Context, value: Value, padding: Sequence[int], mode: str) -> Va
 
 
 def _border(
-    c: Context, value: Value, axis: int, size: int, count: int, at_front: bool, mode: str
+    c: Context, value: Value, axis: int, size: Dim, count: Dim, at_front: bool, mode: str
 ) -> Value:
     if mode == "replicate":
         edge = c.slice(value, axis, 0, 1) if at_front else c.slice(value, axis, size - 1, size)
@@ -299,11 +321,11 @@ def diagonal(c: Context, self: Value, offset: int = 0, dim1: int = 0, dim2: int 
     first, second = axis_of(dim1, self.rank), axis_of(dim2, self.rank)
     rest = [axis for axis in range(self.rank) if axis not in (first, second)]
     value = c.builder.transpose(self, [*rest, first, second])
-    rows, columns = map(static, value.dims[-2:])
+    rows, columns = value.dims[-2:]
     count = c.dims[-1]
     flat = c.builder.reshape(value, (*value.dims[:-2], rows * columns))
     start = offset if offset >= 0 else -offset * columns
-    if not count:
+    if count == 0:
         return c.slice(flat, flat.rank - 1, 0, 0)
     stop = start + (count - 1) * (columns + 1) + 1
     return c.slice(flat, flat.rank - 1, start, stop, columns + 1)
@@ -340,7 +362,7 @@ def meshgrid(c: Context, tensors: Sequence[Value], indexing: str = "ij") -> Any:
     results = []
     for number, value in enumerate(tensors):
         axis = number if indexing == "ij" or number > 1 else 1 - number
-        flat = c.builder.reshape(value, (value.tensor.size,))
+        flat = c.builder.reshape(value, (math.prod(value.dims),))
         results.append(c.builder.broadcast(flat, c.type_of(number).dims, [axis]))
     return tuple(results)
 
@@ -413,10 +435,10 @@ _CONVERTED = (
     "_to_copy.default", "to.device", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
     "to.prim_Device", "to.prim_dtype", "_cast_Float.default",
 )  # fmt: skip
+_VIEWED = ("view", "_unsafe_view", "reshape", "view_copy")
 _RESHAPED = (
-    "view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints",
-    "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
-    "view_copy.default", "view_as.default", "reshape_as.default", "squeeze_copy.dims",
+    "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
+    "view_as.default", "reshape_as.default", "squeeze_copy.dims",
     "unsqueeze_copy.default", "ravel.default", "atleast_1d.default", "atleast_2d.default",
 )  # fmt: skip
 
@@ -424,6 +446,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": same for name in _SAME},
     **{f"aten.{name}": converted for name in _CONVERTED},
     **{f"aten.{name}": reshaped for name in _RESHAPED},
+    **{f"aten.{name}.default": viewed for name in _VIEWED},
     **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
     **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
     **{
