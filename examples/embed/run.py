@@ -135,12 +135,14 @@ def exported(module: Any) -> Any:
 def girih_engine(module: Any, console: Console) -> Engine:
     begin = time.perf_counter()
     program = girih.compile(exported(module))
-    console.print(f"exported and compiled in {time.perf_counter() - begin:.1f} s, for", program.sizes)
+    sizes = ", ".join(f"{name} {said}" for name, said in program.sizes.items())
+    console.print(f"exported and compiled in {time.perf_counter() - begin:.1f} s, for {sizes}")
     path = OUT / "minilm.girih"
     program.save(path)
     begin = time.perf_counter()
     program = girih.load(path)
-    console.print(f"{path.stat().st_size / 1e6:.1f} MB, loaded in {time.perf_counter() - begin:.2f} s")
+    seconds = time.perf_counter() - begin
+    console.print(f"{path.stat().st_size / 1e6:.1f} MB, loaded in {seconds:.2f} s")
     return lambda ids, mask: np.asarray(program(ids, mask))
 
 
