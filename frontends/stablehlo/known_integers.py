@@ -216,14 +216,17 @@ def _each(compute: Callable[..., Any]) -> Rule:
 
 
 def _integers(compute: Callable[..., Any]) -> Rule:
-    """The rule of an operation on integers alone."""
+    """The rule of an operation on integers alone, which are wide enough for sizes."""
 
     def one(known: KnownIntegers, op: Op, *items: Any) -> Any:
+        element = op.results[0].element
         if not all(isinstance(item, (int, SymbolicDim)) for item in items):
             return None
-        if op.results[0].element.is_bool:  # type: ignore[union-attr]
+        if element.is_bool or element.bits < 32:
             return None
-        return compute(known, *items)
+        found = compute(known, *items)
+        unsigned = element.kind == "uint" and isinstance(found, (int, SymbolicDim))
+        return None if unsigned and not known.is_natural(found) else found
 
     return _each(one)
 
