@@ -230,6 +230,24 @@ def test_leading_arguments_that_are_sizes():
         girih.compile(module, sizes={"d0": (0, 9)}, options=strict)
 
 
+def test_examples_say_what_an_argument_is():
+    text = """
+    func.func @main(%n: tensor<i32>, %x: tensor<?xf32>) -> tensor<?xf32> {
+      %z = stablehlo.constant dense<0> : tensor<1xi32>
+      %o = stablehlo.constant dense<1> : tensor<1xi32>
+      %1 = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+      %2 = stablehlo.real_dynamic_slice %x, %z, %1, %o
+        : (tensor<?xf32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>) -> tensor<?xf32>
+      return %2 : tensor<?xf32>
+    }
+    """
+    x = np.arange(5, dtype=np.float32)
+    equal(girih.interpret(girih.import_model(text), (np.int32(3), x)), (x[:3],))
+    program = girih.compile(text, np.int32(3), x, options=girih.Options(cache="off"))
+    equal(program(np.int32(3), x), (x[:3],))
+    assert any("size 3, as the example is" in note for note in program.module.notes)
+
+
 LOOP = """
 func.func private @half(%n: tensor<i32>) -> tensor<i32> {
   %c = stablehlo.constant dense<2> : tensor<i32>
