@@ -30,10 +30,16 @@ if TYPE_CHECKING:
 def demand_sizes(converter: Converter, operation: tree.Operation, op: Op) -> None:
     """Where the op needs relations of sizes that are not known to hold, a call has to give such."""
     known = converter.known
-    if not known.symbols or _holds(known, op):
+    if not known.symbols:
         return
     place = converter.locations.place(*(o.location for o in (operation, *converter.callers)))
     origin = f"{op.name} at {place}" if place else op.name
+    for value in op.results:
+        for dim in value.dims if isinstance(value.type, TensorType) else ():
+            if isinstance(dim, SymbolicDim) and not known.is_natural(dim):
+                known.demand(SizeConstraint(0, "<=", dim, origin))
+    if _holds(known, op):
+        return
     relations = [
         SizeConstraint(left, relation, right, origin)
         for left, relation, right in (*_pairs(op, converter.sizes_as_arguments), *_limits(op))
@@ -47,6 +53,17 @@ def demand_sizes(converter: Converter, operation: tree.Operation, op: Op) -> Non
             relations = others
     for relation in relations:
         known.demand(relation)
+
+
+def demand_declared(
+    converter: Converter, operation: tree.Operation, declared: Sequence[int], dims: Sequence[Dim]
+) -> None:
+    """A shape that is computed has to have the sizes that the result's type declares."""
+    place = converter.locations.place(*(o.location for o in (operation, *converter.callers)))
+    for size, dim in zip(declared, dims, strict=True):
+        if size >= 0 and converter.known.facts.is_equal(dim, size) is None:
+            origin = f"{operation.name} at {place}" if place else operation.name
+            converter.known.demand(SizeConstraint(dim, "==", size, origin))
 
 
 def _is_unknown(known: KnownIntegers, left: Dim, relation: str, right: Dim) -> bool:

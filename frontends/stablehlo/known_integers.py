@@ -69,9 +69,7 @@ class KnownIntegers:
                 except UserError:
                     break  # that nothing is left is said by whoever asks for the facts
                 if met[:4] != said[:4]:
-                    old = said.origin if met[:4] != range_[:4] else ""
-                    origins = dict.fromkeys(o for o in (old, range_.origin) if o)
-                    self.symbols[name] = met._replace(origin="; ".join(origins))
+                    self.symbols[name] = met
                 return
         if constraint not in self.constraints:
             self.constraints.append(constraint)

@@ -312,6 +312,29 @@ def test_open_types_in_loops_branches_and_checks():
         program(np.zeros((5, 2), np.float32), np.int32(0))
 
 
+def test_computed_shapes_fit_their_types_and_are_not_negative():
+    text = """
+    func.func @main(%x: tensor<?xf32>, %y: tensor<?xf32>) -> (tensor<?xi32>, tensor<4xi32>) {
+      %f = stablehlo.constant dense<5> : tensor<i32>
+      %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %m = stablehlo.subtract %n, %f : tensor<i32>
+      %s = stablehlo.reshape %m : (tensor<i32>) -> tensor<1xi32>
+      %0 = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+      %k = stablehlo.get_dimension_size %y, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %t = stablehlo.reshape %k : (tensor<i32>) -> tensor<1xi32>
+      %1 = stablehlo.dynamic_iota %t, dim = 0 : (tensor<1xi32>) -> tensor<4xi32>
+      return %0, %1 : tensor<?xi32>, tensor<4xi32>
+    }
+    """
+    module = girih.import_model(text)
+    x, y = np.zeros(7, np.float32), np.zeros(4, np.float32)
+    equal(girih.interpret(module, (x, y)), (np.arange(2), np.arange(4)))
+    with pytest.raises(girih.UserError, match=r"d0 must be at least 5 \(iota at <text>:7\)"):
+        girih.interpret(module, (x[:4], y))
+    with pytest.raises(girih.UserError, match=r"d1 == 4 does not hold .*dynamic_iota at <text>:10"):
+        girih.interpret(module, (x, y[:3]))
+
+
 def test_operations_demand_that_sizes_fit():
     text = """
     func.func @main(%x: tensor<?x4xf32>, %y: tensor<4x?xf32>, %i: tensor<i32>, %z: tensor<?x2xf32>)
