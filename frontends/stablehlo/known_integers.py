@@ -132,9 +132,11 @@ class KnownIntegers:
             return
         rule = _RULES.get(op.name)
         kind = op.results[0].type
-        if rule is None or not _is_small(kind) or not any(v in self._known for v in op.operands):
+        if rule is None or not _is_small(kind):
             return
         arrays = [self.array(operand) for operand in op.operands]
+        if all(array is None for array in arrays):
+            return
         full = [
             np.full(value.tensor.dims, None, object) if array is None else array
             for value, array in zip(op.operands, arrays, strict=True)
