@@ -56,15 +56,18 @@ class Symbol(NamedTuple):
         return self.last is not None and self.last < self.first
 
     def meet(self, other: Symbol) -> Symbol:
-        """What both admit, by this one's origin; UserError where no value is left."""
+        """What both admit, by the origin of the one that says it all, else by both; UserError where
+        no value is left."""
         ends = [end for end in (self.maximum, other.maximum) if end is not None]
         minimum, maximum = max(self.minimum, other.minimum), min(ends, default=None)
         common = _common_residue(self, other)
         if common is not None:
             modulus, residue = common
-            met = Symbol(minimum, maximum, modulus, residue, self.origin or other.origin)
+            met = Symbol(minimum, maximum, modulus, residue)
             if not met.is_empty:
-                return met
+                said = [one.origin for one in (other, self) if met[:4] == one[:4]]
+                origins = dict.fromkeys(filter(None, said[-1:] or (other.origin, self.origin)))
+                return met._replace(origin="; ".join(origins))
         raise UserError(f"no size is {self} and {other}")
 
     def __str__(self) -> str:

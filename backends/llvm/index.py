@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...hlo.deciding import common_divisor, surely_at_most, surely_below
+from ...hlo.deciding import at_hint, common_divisor, surely_at_most, surely_below
 from ...hlo.symbols import SymbolicDim
 from .. import llvm
 
@@ -56,10 +56,10 @@ class Affine:
             low = high = constant
             for axis, factor in terms:
                 reach = factor * (axis.extent - 1)
-                if surely_at_most(0, factor):
-                    high = high + reach
-                else:
+                if _is_negative(factor):
                     low = low + reach
+                else:
+                    high = high + reach
             bounds = low, high
         self.low, self.high = bounds
         self.key = (constant, *((axis.serial, factor) for axis, factor in terms))
@@ -86,7 +86,7 @@ class Affine:
             return ZERO
         ends = self.low * factor, self.high * factor
         terms = tuple((axis, own * factor) for axis, own in self.terms)
-        if not surely_at_most(0, factor):
+        if _is_negative(factor):
             ends = ends[1], ends[0]
         return Affine(terms, self.constant * factor, ends)
 
@@ -121,6 +121,14 @@ class Affine:
     def __repr__(self) -> str:
         parts = [f"{factor}*{axis.value.name}" for axis, factor in self.terms]
         return " + ".join([*parts, str(self.constant)])
+
+
+def _is_negative(factor: Any) -> bool:
+    """The sign of a stride. That of a size has no proof sometimes, but is the same wherever code
+    runs that computes with it."""
+    if surely_at_most(0, factor):
+        return False
+    return surely_at_most(factor, 0) or at_hint(factor) < 0
 
 
 ZERO = Affine((), 0)
@@ -343,7 +351,7 @@ class Indexer:
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)
         if found is None:
-            extent = index.high // divisor + 1 if surely_at_most(0, index.high) else 1
+            extent = index.high // divisor + 1
             same = width == 1 or self._same_quotient(index, divisor, width)
             with self.scopes.place(depth):
                 if same:

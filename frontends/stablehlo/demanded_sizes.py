@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from ...hlo.assumptions import assuming
 from ...hlo.errors import Blocker, ImportBlockers, UserError
 from ...hlo.graph import Module, Op
@@ -28,10 +30,16 @@ if TYPE_CHECKING:
 def demand_sizes(converter: Converter, operation: tree.Operation, op: Op) -> None:
     """Where the op needs relations of sizes that are not known to hold, a call has to give such."""
     known = converter.known
-    if not known.symbols or _holds(known, op):
+    if not known.symbols:
         return
     place = converter.locations.place(*(o.location for o in (operation, *converter.callers)))
     origin = f"{op.name} at {place}" if place else op.name
+    for value in op.results:
+        for dim in value.dims if isinstance(value.type, TensorType) else ():
+            if isinstance(dim, SymbolicDim) and not known.is_natural(dim):
+                known.demand(SizeConstraint(0, "<=", dim, origin))
+    if _holds(known, op):
+        return
     relations = [
         SizeConstraint(left, relation, right, origin)
         for left, relation, right in (*_pairs(op, converter.sizes_as_arguments), *_limits(op))
@@ -45,6 +53,17 @@ def demand_sizes(converter: Converter, operation: tree.Operation, op: Op) -> Non
             relations = others
     for relation in relations:
         known.demand(relation)
+
+
+def demand_declared(
+    converter: Converter, operation: tree.Operation, declared: Sequence[int], dims: Sequence[Dim]
+) -> None:
+    """A shape that is computed has to have the sizes that the result's type declares."""
+    place = converter.locations.place(*(o.location for o in (operation, *converter.callers)))
+    for size, dim in zip(declared, dims, strict=True):
+        if size >= 0 and converter.known.facts.is_equal(dim, size) is None:
+            origin = f"{operation.name} at {place}" if place else operation.name
+            converter.known.demand(SizeConstraint(dim, "==", size, origin))
 
 
 def _is_unknown(known: KnownIntegers, left: Dim, relation: str, right: Dim) -> bool:
@@ -167,7 +186,7 @@ def name_argument_sizes(converter: Converter, entry: tree.Operation) -> None:
 
 def with_equal_sizes(converter: Converter, module: Module) -> Module:
     """The module with one symbol for sizes that constraints say to be equal. ImportBlockers where
-    an argument is a size that is no size of another one."""
+    an argument is a size that is no size of another one, and no example says it."""
     arguments = dict(converter.argument_sizes)
     first: dict[str, str] = {name: name for name in module.symbols}
     order = {name: (name in arguments, n) for n, name in enumerate(module.symbols)}
@@ -177,22 +196,25 @@ def with_equal_sizes(converter: Converter, module: Module) -> Module:
 
     for constraint in module.constraints:
         for one, other in _equal_symbols(constraint):
-            kept, gone = sorted((found(one), found(other)), key=lambda name: order[name])
-            first[gone] = kept
-    names = {name: found(name) for name in first if found(name) != name}
+            stays, goes = sorted((found(one), found(other)), key=lambda name: order[name])
+            first[goes] = stays
+    names: dict[str, int | str] = {n: found(n) for n in first if found(n) != n}
+    used = {name for op in module.walk() for name in _symbols_of_op(op)}
+    used |= {name for constraint in module.constraints for name in constraint.symbols}
+    for name in used & set(arguments) - set(names) if converter.examples else ():
+        names[name] = int(np.asarray(converter.examples[arguments[name]]).item())
     module = specialized(module, names)
     kept = [c for c in module.constraints if c.relation != "==" or c.left is not c.right]
     left = {name for name in arguments if name not in names or names[name] in arguments}
-    used = {name for op in module.walk() for name in _symbols_of_op(op)}
-    used |= {name for constraint in kept for name in constraint.symbols}
     if left & used:
         reason = f"a size is argument {arguments[min(left & used)]}, which {OF_DATA}"
         remedy = "export the program with fixed shapes"
         raise ImportBlockers([Blocker("func.func", "", reason, remedy)], converter.document.source)
     symbols = {name: symbol for name, symbol in module.symbols.items() if name not in left}
     notes = [
-        f"argument {arguments[name]} is taken to be the size {names[name]}, which operations "
-        "demand; calls do not look at its value"
+        f"argument {arguments[name]} is taken to be the size {names[name]}, "
+        f"{'as the example is' if isinstance(names[name], int) else 'which operations demand'}; "
+        "calls do not look at its value"
         for name in arguments
         if name in names
     ]

@@ -69,9 +69,7 @@ class KnownIntegers:
                 except UserError:
                     break  # that nothing is left is said by whoever asks for the facts
                 if met[:4] != said[:4]:
-                    old = said.origin if met[:4] != range_[:4] else ""
-                    origins = dict.fromkeys(o for o in (old, range_.origin) if o)
-                    self.symbols[name] = met._replace(origin="; ".join(origins))
+                    self.symbols[name] = met
                 return
         if constraint not in self.constraints:
             self.constraints.append(constraint)
@@ -134,9 +132,11 @@ class KnownIntegers:
             return
         rule = _RULES.get(op.name)
         kind = op.results[0].type
-        if rule is None or not _is_small(kind) or not any(v in self._known for v in op.operands):
+        if rule is None or not _is_small(kind):
             return
         arrays = [self.array(operand) for operand in op.operands]
+        if all(array is None for array in arrays):
+            return
         full = [
             np.full(value.tensor.dims, None, object) if array is None else array
             for value, array in zip(op.operands, arrays, strict=True)
@@ -216,14 +216,17 @@ def _each(compute: Callable[..., Any]) -> Rule:
 
 
 def _integers(compute: Callable[..., Any]) -> Rule:
-    """The rule of an operation on integers alone."""
+    """The rule of an operation on integers alone, which are wide enough for sizes."""
 
     def one(known: KnownIntegers, op: Op, *items: Any) -> Any:
+        element = op.results[0].element
         if not all(isinstance(item, (int, SymbolicDim)) for item in items):
             return None
-        if op.results[0].element.is_bool:  # type: ignore[union-attr]
+        if element.is_bool or element.bits < 32:
             return None
-        return compute(known, *items)
+        found = compute(known, *items)
+        unsigned = element.kind == "uint" and isinstance(found, (int, SymbolicDim))
+        return None if unsigned and not known.is_natural(found) else found
 
     return _each(one)
 

@@ -24,7 +24,7 @@ from ...hlo.symbols import SymbolicDim
 from ...hlo.types import TensorType, TupleType, Type
 from .. import tree
 from . import attributes as attribute_tables
-from . import constraints
+from . import constraints, demanded_sizes
 from .known_integers import MAXIMUM_KNOWN, OF_DATA, KnownIntegers
 
 if TYPE_CHECKING:
@@ -207,11 +207,13 @@ def _fixed(
     types: list[Type] | None = None
     if shape is not None and isinstance(declared, tree.Tensor):
         dims: Any = declared.shape
+        numbers = converter.known.numbers(operands[shape])
         if is_free(declared):
-            numbers = converter.known.numbers(operands[shape])
             if numbers is None or any(isinstance(dim, int) and dim < 0 for dim in numbers):
                 return False
             dims = [d if d >= 0 else n for d, n in zip(declared.shape, numbers, strict=True)]
+        if numbers is not None:
+            demanded_sizes.demand_declared(converter, operation, declared.shape, numbers)
         types = [TensorType(dims, converter.element(declared.element))]
     facts = attribute_tables.flatten(operation, converter.type)
     for key in ("known_expanding_dimensions", "known_nonexpanding_dimensions"):

@@ -85,7 +85,7 @@ def _contracts(op: Op | None) -> bool:
 
 def _is_row(op: Op) -> bool:
     """Whether a fusion is a copy of a run of its first operand, and of nothing else."""
-    if op.name != "fusion" or op.kind != "loop" or len(op.results) != 1:
+    if op.name != "fusion" or op.kind != "loop" or len(op.results) != 1 or not op.operands:
         return False
     region = op.regions[0]
     row = unshaped(region.results[0])

@@ -230,6 +230,24 @@ def test_leading_arguments_that_are_sizes():
         girih.compile(module, sizes={"d0": (0, 9)}, options=strict)
 
 
+def test_examples_say_what_an_argument_is():
+    text = """
+    func.func @main(%n: tensor<i32>, %x: tensor<?xf32>) -> tensor<?xf32> {
+      %z = stablehlo.constant dense<0> : tensor<1xi32>
+      %o = stablehlo.constant dense<1> : tensor<1xi32>
+      %1 = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+      %2 = stablehlo.real_dynamic_slice %x, %z, %1, %o
+        : (tensor<?xf32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>) -> tensor<?xf32>
+      return %2 : tensor<?xf32>
+    }
+    """
+    x = np.arange(5, dtype=np.float32)
+    equal(girih.interpret(girih.import_model(text), (np.int32(3), x)), (x[:3],))
+    program = girih.compile(text, np.int32(3), x, options=girih.Options(cache="off"))
+    equal(program(np.int32(3), x), (x[:3],))
+    assert any("size 3, as the example is" in note for note in program.module.notes)
+
+
 LOOP = """
 func.func private @half(%n: tensor<i32>) -> tensor<i32> {
   %c = stablehlo.constant dense<2> : tensor<i32>
@@ -292,6 +310,29 @@ def test_open_types_in_loops_branches_and_checks():
             equal(found, (y, x if turns else -x))
     with pytest.raises(girih.UserError, match=r"d0 = 5 \(rows are pairs, not d0\)"):
         program(np.zeros((5, 2), np.float32), np.int32(0))
+
+
+def test_computed_shapes_fit_their_types_and_are_not_negative():
+    text = """
+    func.func @main(%x: tensor<?xf32>, %y: tensor<?xf32>) -> (tensor<?xi32>, tensor<4xi32>) {
+      %f = stablehlo.constant dense<5> : tensor<i32>
+      %n = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %m = stablehlo.subtract %n, %f : tensor<i32>
+      %s = stablehlo.reshape %m : (tensor<i32>) -> tensor<1xi32>
+      %0 = stablehlo.dynamic_iota %s, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>
+      %k = stablehlo.get_dimension_size %y, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %t = stablehlo.reshape %k : (tensor<i32>) -> tensor<1xi32>
+      %1 = stablehlo.dynamic_iota %t, dim = 0 : (tensor<1xi32>) -> tensor<4xi32>
+      return %0, %1 : tensor<?xi32>, tensor<4xi32>
+    }
+    """
+    module = girih.import_model(text)
+    x, y = np.zeros(7, np.float32), np.zeros(4, np.float32)
+    equal(girih.interpret(module, (x, y)), (np.arange(2), np.arange(4)))
+    with pytest.raises(girih.UserError, match=r"d0 must be at least 5 \(iota at <text>:7\)"):
+        girih.interpret(module, (x[:4], y))
+    with pytest.raises(girih.UserError, match=r"d1 == 4 does not hold .*dynamic_iota at <text>:10"):
+        girih.interpret(module, (x, y[:3]))
 
 
 def test_operations_demand_that_sizes_fit():

@@ -283,7 +283,8 @@ def _close(got: Any, wanted: Any) -> bool:
     return bool(np.allclose(got[fine], wanted[fine], rtol=loose, atol=loose * scale))
 
 
-@pytest.mark.parametrize("seed", range(24))
+# Of the others that `benchmarks/random_programs.py --open` tries, those that were wrong once.
+@pytest.mark.parametrize("seed", [*range(18), 1092, 2901])
 def test_compiled_once_right_at_each_size(seed: int) -> None:
     found = problem(seed)
     assert not found or found.startswith("refused: ")
