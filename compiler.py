@@ -488,7 +488,7 @@ def _packed(
             with decided_by(entries[name].decisions):
                 steps[name] = schedule(module, backend.in_tiles)
         notes = {
-            name: (*fused[name].notes, *told, *_slow(one.simple, backend), *steps[name].notes)
+            name: (*fused[name].notes, *told, *_slow(one, backend), *steps[name].notes)
             for name, one in entries.items()
         }
         built, image = backend.build([(steps[name], notes[name]) for name in entries])
@@ -640,12 +640,16 @@ def simulated_gpu(target: str) -> Any:
     return SimulatedGpu(find_target(name).architecture, OutOfMemory)
 
 
-def _slow(module: Module, backend: Backend) -> list[str]:
-    """A note for each reason why operations are slow on the backend: how many, and the first."""
+def _slow(lowered: Lowered, backend: Backend) -> list[str]:
+    """A note for each reason why operations are slow on the backend, in a likely call: how many,
+    and the first."""
+    from .hlo.deciding import decided_by, estimating
+
     slow: dict[str, list[Op]] = {}
-    for op in module.walk():
-        if why := backend.slow(op):
-            slow.setdefault(why, []).append(op)
+    with decided_by(lowered.decisions), estimating():
+        for op in lowered.simple.walk():
+            if why := backend.slow(op):
+                slow.setdefault(why, []).append(op)
     return [
         f"{ops[0].place}{ops[0].name}: {why}" + (f" ({len(ops)} operations)" if ops[1:] else "")
         for why, ops in slow.items()

@@ -3,7 +3,7 @@
 `opened(example)` gives the same operation with symbols in place of sizes; `check` compares what its
 program gives with the interpreter.
 
-    python -m girih.tests.backends.cpu.open_sizes dot_general reduce
+    python -m girih.tests.backends.cpu.open_sizes cpu:avx2 dot_general reduce
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from girih.options import Options
 Array = Any
 OPTIONS = Options(cache="off")
 MOST = 8  # how much larger than in the case a size may be
-TARGET = "cpu"
 
 
 class Opened(NamedTuple):
@@ -141,10 +140,10 @@ def inputs_at(made: Opened, values: Mapping[str, int], seed: int) -> list[Array]
     return found
 
 
-def check(made: Opened) -> str:
+def check(made: Opened, target: str = "cpu") -> str:
     """ "" where the code gives what the interpreter does at several sizes; else what is wrong."""
     try:
-        program = girih.compile(made.module, TARGET, options=OPTIONS)
+        program = girih.compile(made.module, target=target, options=OPTIONS)
     except Exception as error:  # noqa: BLE001 - told
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} [{where.filename[-40:]}:{where.lineno}]"
@@ -191,12 +190,14 @@ def compiles(example: Example) -> bool:
 
 
 def main(names: Sequence[str]) -> None:
+    targets = [name for name in names if name.startswith("cpu")] or ["cpu"]
+    names = [name for name in names if not name.startswith("cpu")]
     good = bad = 0
     for example in all_examples():
         if names and example.definition.name not in names:
             continue
         for made in opened(example):
-            problem = check(made)
+            problem = next(filter(None, (check(made, t) for t in targets)), "")
             if problem and not compiles(example):
                 continue
             good, bad = good + (not problem), bad + bool(problem)
