@@ -129,11 +129,14 @@ class _Opening:
 
 
 def inputs_at(made: Opened, values: Mapping[str, int], seed: int) -> list[Array]:
-    """Inputs like those of the case: its own elements, repeated."""
+    """Inputs like those of the case: its own elements, repeated; itself where the size is its."""
     rng = np.random.default_rng(seed)
     found = []
     for argument, given in zip(made.module.body.arguments, made.example.inputs, strict=True):
-        shape = [bound(d, values) for d in argument.tensor.dims]
+        shape = tuple(bound(d, values) for d in argument.tensor.dims)
+        if shape == np.shape(given):
+            found.append(given)
+            continue
         source = np.asarray(given).reshape(-1)
         picked = rng.integers(0, max(1, source.size), size=int(np.prod(shape)))
         found.append(source[picked].reshape(shape) if source.size else np.zeros(shape, given.dtype))
