@@ -756,11 +756,12 @@ def simulated_gpu(target: str) -> Any:
 
 
 def _slow(lowered: Lowered, backend: Backend) -> list[str]:
-    """A note for each reason why operations are slow on the backend: how many, and the first."""
-    from .hlo.deciding import decided_by
+    """A note for each reason why operations are slow on the backend, in a likely call: how many,
+    and the first."""
+    from .hlo.deciding import decided_by, estimating
 
     slow: dict[str, list[Op]] = {}
-    with decided_by(lowered.decisions):
+    with decided_by(lowered.decisions), estimating():
         for op in lowered.simple.walk():
             if why := backend.slow(op):
                 slow.setdefault(why, []).append(op)

@@ -24,6 +24,7 @@ from .assumptions import Assumptions, assuming
 from .errors import CompilerBug, UnsupportedError
 from .sizes import SizeConstraint
 from .symbols import Dim, Order, SizeTooLong, SymbolicDim, bound, ordered_by
+from .types import TensorType
 
 
 class Decisions(Order):
@@ -121,6 +122,11 @@ def current() -> Decisions | None:
     return _CURRENT.get()
 
 
+def is_decided(kind: TensorType) -> bool:
+    """Whether sizes are fixed, or code is being made for all that calls may decide."""
+    return kind.is_static or current() is not None
+
+
 @contextmanager
 def codeable(place: str, what: str, names: Sequence[str]) -> Iterator[None]:
     """Inside, code is made for sizes with these symbols; none: for fixed ones.
@@ -133,14 +139,19 @@ def codeable(place: str, what: str, names: Sequence[str]) -> Iterator[None]:
     except (TypeError, AttributeError, AssertionError, SizeTooLong, CompilerBug) as error:
         if not names:
             raise
-        one = len(names) == 1
-        fixed = " ".join(f"--size {name}=NUMBER" for name in names)
-        raise UnsupportedError(
-            f"{place}{what}: there is no code for it yet where calls decide the "
-            f"size{'' if one else 's'} {', '.join(names)}; fix "
-            f"{'it' if one else 'one of them, or all'} with {fixed} or sizes={{...}} "
-            f"(it stopped at: {error or type(error).__name__})"
-        ) from error
+        reason = f"it stopped at: {error or type(error).__name__}"
+        raise without_code(f"{place}{what}", names, reason) from error
+
+
+def without_code(what: str, names: Sequence[str], reason: str) -> UnsupportedError:
+    """The error for what has code for fixed sizes only, but is met with these symbols."""
+    one = len(names) == 1
+    fixed = " ".join(f"--size {name}=NUMBER" for name in names)
+    return UnsupportedError(
+        f"{what}: there is no code for it yet where calls decide the "
+        f"size{'' if one else 's'} {', '.join(names)}; fix "
+        f"{'it' if one else 'one of them, or all'} with {fixed} or sizes={{...}} ({reason})"
+    )
 
 
 def _decisions() -> Decisions:

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from .build import Builder
-from .deciding import current
+from .deciding import is_decided
 from .errors import UserError
 from .graph import EXACT, Dense, Module, Op, Region, Value, Weight
 from .ops import contraction, convolution
@@ -189,16 +189,15 @@ def _exactly(b: Builder, name: str, *operands: Value) -> Value:
 def _spread(b: Builder, numbers: Sequence[Any], like: Value, axis: int | None) -> Value:
     """One number everywhere, or one for each position along an axis, of the dims of `like`."""
     kind = like.tensor
-    known = kind.is_static or current() is not None  # sizes of which calls decide all
     if len(set(numbers)) == 1:
-        if known:
+        if is_decided(kind):
             return b.constant(numbers[0], kind)
         row, places = b.constant(numbers[0], TensorType((), kind.element)), ()
     else:
         assert axis is not None
         vector = np.asarray(numbers, np.float64 if kind.element.is_float else np.int64)
         row, places = b.constant(vector, TensorType((len(numbers),), kind.element)), (axis,)
-    if known:
+    if is_decided(kind):
         return b.broadcast(row, kind.dims, places)
     sizes = [b.reshape(b("get_dimension_size", like, dimension=d), (1,)) for d in range(kind.rank)]
     shape = b("concatenate", *sizes, dimension=0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...hlo.build import Builder
+from ...hlo.deciding import without_code
 from ...hlo.errors import CompilerBug, UnsupportedError
-from ...hlo.graph import Op, Region, arguments
+from ...hlo.graph import Op, Region, arguments, symbols_in
 from ...hlo.types import TensorType
 from ..llvm import arithmetic
 
@@ -60,4 +61,8 @@ def explained(op: Op) -> Region | None:
 def missing(op: Op, target: str) -> UnsupportedError:
     """The error for an operation that no kernel computes."""
     reason, error = LIMITATIONS.get(op.name), arithmetic.unsupported(op, target)
+    names = symbols_in(op)
+    if names:
+        said = reason or "what it becomes at fixed sizes depends on them"
+        return without_code(f"{op.place}{op.name}", names, said)
     return UnsupportedError(f"{error}: {reason}" if reason else str(error))

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from ..access import Access, Space, reshaped
+from ..deciding import is_decided, surely_at_most, surely_below
 from ..factors import Factor, FactorBuilder, Factors, reshaping
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
+from ..symbols import maximum
 from ..types import F8E8M0FNU, F32, TensorType
 from .clauses import any_result, per_dim, same_dim, same_element, unique, within
 from .convolution import Convolution, convolved, numbers
@@ -59,6 +61,16 @@ def _line(b: Any, scalar: Any, count: int) -> tuple[Any, Any]:
     return b.broadcast(scalar, (count,), ()), b("iota", type=kind, iota_dimension=0)
 
 
+def _last(b: Any, x: Any, d: int, like: TensorType) -> Any:
+    """The last position along a dimension, everywhere."""
+    size = x.dims[d]
+    if isinstance(size, int):
+        return b.constant(size - 1, like)
+    count = b("get_dimension_size", x, dimension=d)
+    last = b("subtract", count, b.constant(1, count.tensor))
+    return b.broadcast(b.convert(last, like.element), like.dims, ())
+
+
 def _taken(b: Any, x: Any, indices: Any, dimension: int) -> Any:
     """x with the elements at `indices`, a vector, along one dimension."""
     sizes = [1 if d == dimension else size for d, size in enumerate(x.dims)]
@@ -89,7 +101,7 @@ class DynamicReshape(OpDefinition, name="dynamic_reshape"):
         return np.reshape(arrays[0], _shape(arrays[1]))
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        return [b.reshape(values[0], o.type.dims)] if o.type.is_static else None
+        return [b.reshape(values[0], o.type.dims)] if is_decided(o.type) else None
 
     def access(self, o: Op) -> Access | None:
         space = Space(o.type.dims)
@@ -139,7 +151,7 @@ class DynamicBroadcastInDim(OpDefinition, name="dynamic_broadcast_in_dim"):
         return broadcast_to(arrays[0], _shape(arrays[1]), o.broadcast_dimensions)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        if not o.type.is_static:
+        if not is_decided(o.type):
             return None
         return [b.broadcast(values[0], o.type.dims, o.broadcast_dimensions)]
 
@@ -189,7 +201,7 @@ class DynamicIota(OpDefinition, name="dynamic_iota"):
         return counted(_shape(arrays[0]), o.iota_dimension, o.result.element)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        if not o.type.is_static:
+        if not is_decided(o.type):
             return None
         return [b("iota", type=o.type, iota_dimension=o.iota_dimension)]
 
@@ -235,15 +247,17 @@ class DynamicPad(OpDefinition, name="dynamic_pad"):
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         """Along each dimension: the elements that belong there, the padding elsewhere."""
         x, padding, lows, _, interiors = values
-        if not (x.tensor.is_static and o.type.is_static):
+        if not (is_decided(x.tensor) and is_decided(o.type)):
             return None
         if x.tensor.size == 0:
             return [b.broadcast(padding, o.type.dims, ())]
+        if not surely_below(0, x.tensor.size):
+            return None
         for d, count in enumerate(o.type.dims):
             low, place = _line(b, _element(b, lows, d), count)
             step, _ = _line(b, _element(b, interiors, d), count)
             one = b.constant(1, low.tensor)
-            zero, last = b.constant(0, low.tensor), b.constant(x.dims[d] - 1, low.tensor)
+            zero, last = b.constant(0, low.tensor), _last(b, x, d, low.tensor)
             moved, step = b("subtract", place, low), b("add", step, one)
             source = b("divide", moved, step)
             exact = b.compare("EQ", b("multiply", source, step), moved)
@@ -283,7 +297,7 @@ class RealDynamicSlice(OpDefinition, name="real_dynamic_slice"):
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         x, starts, _, strides = values
-        if not (x.tensor.is_static and o.type.is_static) or x.tensor.size == 0:
+        if not (is_decided(x.tensor) and is_decided(o.type)) or x.tensor.size == 0:
             return None
         for d, count in enumerate(o.type.dims):
             start, place = _line(b, _element(b, starts, d), count)
@@ -329,7 +343,7 @@ class DynamicGather(OpDefinition, name="dynamic_gather"):
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         """The result's dimensions say how large the slices are."""
-        if not o.type.is_static:
+        if not is_decided(o.type):
             return None
         gone = {*o.collapsed_slice_dims, *o.operand_batching_dims}
         kept = iter(o.type.dims[d] for d in o.offset_dims)
@@ -374,7 +388,7 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
         lhs, rhs, padding = values
         if lhs.element is F8E8M0FNU:
             lhs = b.convert(lhs, F32)  # the type has no zero to pad with
-        if not (lhs.tensor.is_static and rhs.tensor.is_static and o.type.is_static):
+        if not all(map(is_decided, (lhs.tensor, rhs.tensor, o.type))):
             return None
         count = lhs.rank - 2
         strides, dilations, bases = (
@@ -387,7 +401,8 @@ class DynamicConvolution(OpDefinition, name="dynamic_conv"):
         for number, d in enumerate(o.input_spatial_dimensions):
             window = (rhs.dims[o.kernel_spatial_dimensions[number]] - 1) * dilations[number] + 1
             result = o.type.dims[o.output_spatial_dimensions[number]]
-            dims[d] = max(0, (result - 1) * strides[number] + window)
+            reach = (result - 1) * strides[number] + window
+            dims[d] = reach if surely_at_most(0, reach) else maximum(0, reach)
             bounds = {"start_indices": (number, 0), "limit_indices": (number + 1, 1)}
             lows[d] = b.reshape(b("slice", padding, strides=(1, 1), **bounds), (1,))
             inner[d] = bases[number] - 1

@@ -183,7 +183,7 @@ class Epilogue:
         for place_of_run, run in reversed(list(enumerate(self._merged or ()))):
             size = math.prod(self.contraction.result.dims[d] for d in run)
             if inner == stride and (place_of_run == 0 or size == rows):
-                along = run[-1]
+                along = self._stands(run)
             inner = inner * size
         for position, at in enumerate(places):
             index = self._index(emitter, at, width)
@@ -200,13 +200,19 @@ class Epilogue:
 
     def _index(self, emitter: ElementEmitter, at: Affine, width: int) -> tuple[Affine, ...]:
         """A row-major position of the result as an index, dims that are not told apart as one: it
-        stands at the last of them."""
+        stands at one of them."""
         dims, runs = self.contraction.result.dims, self._merged or ()
         sizes = [math.prod(dims[d] for d in run) for run in runs]
-        index: list[Affine] = []
+        index = [ZERO] * len(dims)
         for run, one in zip(runs, unravel(emitter, at, sizes, width), strict=True):
-            index += [ZERO] * (len(run) - 1) + [one]
+            index[self._stands(run)] = one
         return tuple(index)
+
+    def _stands(self, run: range) -> int:
+        """Where the index of a run of dims stands: at the last that is not of size 1, since accesses
+        leave those out."""
+        dims = self.contraction.result.dims
+        return next((d for d in reversed(run) if dims[d] != 1), run[-1])
 
     def _places(
         self,

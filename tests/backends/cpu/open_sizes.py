@@ -3,7 +3,7 @@
 `opened(example)` gives the same operation with symbols in place of sizes; `check` compares what its
 program gives with the interpreter.
 
-    python -m girih.tests.backends.cpu.open_sizes dot_general reduce
+    python -m girih.tests.backends.cpu.open_sizes cpu:avx2 dot_general reduce
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from girih.options import Options
 Array = Any
 OPTIONS = Options(cache="off")
 MOST = 8  # how much larger than in the case a size may be
-TARGET = "cpu"
 
 
 class Opened(NamedTuple):
@@ -130,21 +129,24 @@ class _Opening:
 
 
 def inputs_at(made: Opened, values: Mapping[str, int], seed: int) -> list[Array]:
-    """Inputs like those of the case: its own elements, repeated."""
+    """Inputs like those of the case: its own elements, repeated; itself where the size is its."""
     rng = np.random.default_rng(seed)
     found = []
     for argument, given in zip(made.module.body.arguments, made.example.inputs, strict=True):
-        shape = [bound(d, values) for d in argument.tensor.dims]
+        shape = tuple(bound(d, values) for d in argument.tensor.dims)
+        if shape == np.shape(given):
+            found.append(given)
+            continue
         source = np.asarray(given).reshape(-1)
         picked = rng.integers(0, max(1, source.size), size=int(np.prod(shape)))
         found.append(source[picked].reshape(shape) if source.size else np.zeros(shape, given.dtype))
     return found
 
 
-def check(made: Opened) -> str:
+def check(made: Opened, target: str = "cpu") -> str:
     """ "" where the code gives what the interpreter does at several sizes; else what is wrong."""
     try:
-        program = girih.compile(made.module, TARGET, options=OPTIONS)
+        program = girih.compile(made.module, target=target, options=OPTIONS)
     except Exception as error:  # noqa: BLE001 - told
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:160]} [{where.filename[-40:]}:{where.lineno}]"
@@ -191,12 +193,14 @@ def compiles(example: Example) -> bool:
 
 
 def main(names: Sequence[str]) -> None:
+    targets = [name for name in names if name.startswith("cpu")] or ["cpu"]
+    names = [name for name in names if not name.startswith("cpu")]
     good = bad = 0
     for example in all_examples():
         if names and example.definition.name not in names:
             continue
         for made in opened(example):
-            problem = check(made)
+            problem = next(filter(None, (check(made, t) for t in targets)), "")
             if problem and not compiles(example):
                 continue
             good, bad = good + (not problem), bad + bool(problem)

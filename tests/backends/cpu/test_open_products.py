@@ -151,12 +151,18 @@ def followed(what: str) -> Op:
     types = {
         "bias": [TensorType((B, S, 24), F32), TensorType((24, 50), F32), TensorType((50,), F32)],
         "mask": [TensorType((B, S, 16), F32), TensorType((B, S, 16), F32), TensorType((B, S), F32)],
+        "one query": [TensorType((B, 1, 1, S), F32), TensorType((B, 1, S, 16), F32),
+                      TensorType((B, 1, 1, 16), F32), TensorType((B, 1, 1), F32)],
     }[what]
 
-    def body(b: Builder, x: Any, y: Any, z: Any) -> Any:
+    def body(b: Builder, x: Any, y: Any, z: Any, *factors: Any) -> Any:
         if what == "bias":
             made = b.op("dot_general", [x, y], dims([2], [0])).result
             return [b("tanh", b("add", made, b.broadcast(z, made.dims, (2,))))]
+        if what == "one query":
+            made = b.op("dot_general", [x, y], dims([3], [2], ([0, 1], [0, 1]))).result
+            spread = b.broadcast(*factors, z.dims, (0, 1, 2))
+            return [b("add", b("multiply", z, spread), made)]
         made = b.op("dot_general", [x, y], dims([2], [2], ([0], [0]))).result
         scaled = b("multiply", made, b.broadcast(b.constant(0.25, z.tensor.with_dims(())),
                                                  made.dims, ()))  # fmt: skip
@@ -165,7 +171,7 @@ def followed(what: str) -> Op:
     return fusion("contract", build_region(types, body))
 
 
-@pytest.mark.parametrize("what", ["bias", "mask"])
+@pytest.mark.parametrize("what", ["bias", "mask", "one query"])
 def test_what_follows(what: str) -> None:
     made = kernel(followed(what))
     for size in edges(codegen.host_target().lanes("float")):

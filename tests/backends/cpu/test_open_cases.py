@@ -1,0 +1,65 @@
+"""A case of every room with all of its sizes open, against the interpreter at several sizes; the
+sweep over all of them is `open_sizes`. What has no code is refused by name, and stands here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import girih
+from girih.hlo.cases import example
+from girih.hlo.errors import UnsupportedError
+from girih.hlo.ops import DEFINITIONS
+from girih.hlo.room import OpDefinition
+
+from .open_sizes import OPTIONS, Opened, check, opened
+
+REFUSED = {
+    "chlo.ragged_dot",  # a product for each group, as many as there are
+    "foreign_call",  # code that was written elsewhere knows its sizes
+    "set_dimension_size",
+}
+# Of rooms that differ in one formula, these stand for all.
+FORMULAS = {"add", "compare", "convert", "exponential", "clamp", "select", "map"}
+
+
+@functools.cache
+def representative(definition: OpDefinition) -> Opened | None:
+    """The first case that can be opened, as widely as it can be."""
+    for case in definition.cases():
+        found: Any = None
+        for found in opened(example(definition, case)):
+            pass
+        if found is not None:
+            return found
+    return None
+
+
+def rooms() -> Iterator[Any]:
+    for definition in DEFINITIONS:
+        alike = definition.pattern == "elementwise" and definition.name not in FORMULAS
+        if not alike and definition.name != "fusion" and any(definition.cases()):
+            yield pytest.param(definition, id=definition.name)
+
+
+@pytest.mark.parametrize("definition", list(rooms()))
+def test_room(definition: OpDefinition) -> None:
+    made = representative(definition)
+    if made is None:
+        return  # no case of it has sizes that may be others
+    if definition.name not in REFUSED:
+        assert check(made) == ""
+        return
+    with pytest.raises(UnsupportedError, match="no code for it yet where calls decide") as refused:
+        girih.compile(made.module, options=OPTIONS)
+    said = str(refused.value)
+    assert any(name in said for name in made.sizes) and "--size" in said
+    assert getattr(made.example.op, "kernel", definition.name) in said
+
+
+def test_refused_rooms_have_cases() -> None:
+    opened_rooms = {d.name for d in DEFINITIONS if d.name in REFUSED and representative(d)}
+    assert opened_rooms == REFUSED
