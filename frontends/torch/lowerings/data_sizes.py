@@ -412,6 +412,34 @@ def narrow(c: Context, self: Value, dim: int, start: Any, length: Any) -> Value:
     return _part(c, self, axis, first, c("add", first, _number(c, length)), 1)
 
 
+def slice_scatter(
+    c: Context,
+    self: Value,
+    src: Value,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Value:
+    """self with self[start:end:step] = src along one dim, where a number or a size is data."""
+    axis = axis_of(dim, self.rank)
+    if not _is_data(c, start, end, self.dims[axis], src.dims[axis] if src.rank else 0):
+        return indexing.slice_scatter(c, self, src, dim, start, end, step)
+    if step != 1:
+        raise Blocked("writes to every few elements of a size that data decide", "use index_put")
+    if src.rank < self.rank or isinstance(src.dims[axis], int) and src.dims[axis] == 1:
+        raise Blocked("repeats what it writes to a part that data decide", "expand it before")
+    first = _number(c, start or 0)
+    if not isinstance(start or 0, int) or (start or 0) < 0:
+        whole = c.number(self.dims[axis])
+        negative = c.builder.compare("LT", first, c.scalar(0, I64))
+        first = c("select", negative, c("add", first, whole), first)
+    dims = (*self.dims[:axis], src.dims[axis], *self.dims[axis + 1 :])
+    value = c.fill(src, TensorType(dims, self.element))
+    starts = [first if d == axis else c.scalar(0, I64) for d in range(self.rank)]
+    return c("dynamic_update_slice", self, value, *starts)
+
+
 def select(c: Context, self: Value, dim: int, index: Any) -> Value:
     """self[index] along one dim, which vanishes."""
     axis = axis_of(dim, self.rank)
@@ -541,6 +569,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.repeat_interleave.self_Tensor": repeated,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_along,
+    "aten.slice_scatter.default": slice_scatter,
     "aten.split.sizes": split_sizes,
     "aten.split_with_sizes.default": split_sizes,
     "aten.sym_constrain_range.default": in_range,

@@ -336,6 +336,9 @@ def overwrite(
     c: Context, target: Value, source: Value, axis: int, start: int, step: int = 1
 ) -> Value:
     """target with target[start : start + n * step : step] = source along one axis."""
+    if step == 1 and any(map(c.data.decides, (*target.dims, *source.dims))):
+        starts = [c.scalar(start if d == axis else 0, I64) for d in range(target.rank)]
+        return c("dynamic_update_slice", target, source, *starts)
     size, count = static(target.dims[axis]), static(source.dims[axis])
     if not count:
         return target
