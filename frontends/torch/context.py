@@ -50,8 +50,8 @@ class Context:
 
     `types` are the node's declared results (None where nothing uses one), `used` tells which are
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
-    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the program together. `meshes`:
-    those that constraints name.
+    silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the
+    program together. `meshes`: those that constraints name.
     """
 
     def __init__(self, inline: Inline) -> None:

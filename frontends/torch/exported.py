@@ -320,7 +320,7 @@ class Reader:
             raise UserError(f"the nested graph '{node.target}' holds the tensor '{name}'")
 
     def note(self, name: str, value: Any) -> None:
-        """Remember the type of a named tensor, or the size that an integer is, if it can be said."""
+        """Remember the type of a tensor, or the size that an integer is, if it can be said."""
         if type(value).__name__ == "SymInt":
             with contextlib.suppress(NotAffine):
                 self.numbers[name] = self.size(value)

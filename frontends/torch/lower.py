@@ -21,7 +21,7 @@ from ...hlo.errors import (
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.signature import Measured, Signature, Tree
 from ...hlo.sizes import Symbol
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import SymbolicDim, name_of
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from .context import Blocked, Context
 from .data_sizes import DataSizes
@@ -321,11 +321,9 @@ class _Lowering:
     def note_number(self, node: Node, graph: Graph, results: Sequence[Any]) -> None:
         """A number that is read from a tensor is a size, by the name that the export gives it."""
         size = graph.numbers.get(node.outputs[0]) if len(node.outputs) == 1 else None
-        if isinstance(size, SymbolicDim) and size.symbols == (name := repr(size),):
-            if name not in self.sizes and isinstance(results[0], Value):
-                value = self.context.builder.convert(results[0], I64)
-                if name not in self.context.data.values:
-                    self.context.data.bind(name, value)
+        name, data = name_of(0 if size is None else size), self.context.data
+        if size is not None and name and data.lacks(size) and isinstance(results[0], Value):
+            data.bind(name, self.context.builder.convert(results[0], I64))
 
     def call(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """The results of a node's lowering, one per declared output."""
