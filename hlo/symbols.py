@@ -373,6 +373,12 @@ def symbols_of(dim: Dim) -> tuple[str, ...]:
     return () if isinstance(dim, int) else dim.symbols
 
 
+def name_of(dim: Dim) -> str:
+    """The name of a size that is a symbol; "" of another one."""
+    name = repr(dim)
+    return name if symbols_of(dim) == (name,) else ""
+
+
 def bound(dim: Dim, values: Mapping[str, int]) -> int:
     """The value of a size that may be a number; see `SymbolicDim.bind`."""
     return dim if isinstance(dim, int) else dim.bind(values)

@@ -41,6 +41,7 @@ FEATURES = {
     "signatures.trees": "0.1",
     "signatures.state": "0.1",
     "signatures.state.read": "0.1",
+    "signatures.measured": "0.1",
     "weights.safetensors": "0.1",
     "weights.aliases": "0.1",
     "variants.weights": "0.1",
@@ -139,6 +140,8 @@ def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool 
         set(signature.buffers) - set(signature.state) for signature in parts.signatures.values()
     ):
         features.add("signatures.state.read")
+    if any(signature.measured for signature in parts.signatures.values()):
+        features.add("signatures.measured")
     manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
     several = list(parts.signatures) != [MAIN]
     with ArchiveWriter(path) as archive:

@@ -29,7 +29,7 @@ class PreparedCall:
         outputs: Sequence[Array],
         results: Any,
         before: Sequence[tuple[Array, Array]] = (),
-        after: Callable[[], None] | None = None,
+        after: Sequence[Callable[[], Any]] = (),
     ) -> None:
         """`before`: (target, source) of copies that precede each run; `after`: what follows it."""
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
@@ -48,8 +48,8 @@ class PreparedCall:
             for target, source in self._before:
                 target[...] = source
             self._run()
-            if self._after is not None:
-                self._after()
+            for step in self._after:
+                step()
         finally:
             lock.release()
         return self._results

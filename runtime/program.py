@@ -581,10 +581,10 @@ class Program:
         """
         if self._sizes is not None:
             return self.of_call(inputs, keywords).prepare(*inputs, outputs=outputs, **keywords)
-        if self._signature.measured:
+        if any(one.size for one in self._signature.measured):
             raise UserError(
-                "prepare: the program's data decide sizes of its results, or are checked, so its "
-                "arrays are not bound; call it"
+                "prepare: the program's data decide sizes of its results, so its arrays are not "
+                "bound; call it"
             )
         if self._buffers:
             raise UserError(
@@ -601,17 +601,24 @@ class Program:
                     f"pass numpy.ascontiguousarray(x, {leaf.dtype.name!r})",
                 )
             arrays.append(array)
-        given = [aligned(*result) for result in self._gives] if outputs is None else list(outputs)
-        check_outputs(self._results, given, arrays)
+        seen = len(self._signature.results)
+        made = [aligned(*result) for result in self._gives[0 if outputs is None else seen :]]
+        given = [*([] if outputs is None else outputs), *made]
+        check_outputs(self._results[:seen], given[: len(given) - len(self._results) + seen], arrays)
         self._settle()
         device = self._opened()
         bound, before = list(arrays), []
         for result, argument in self._aliases.donated:
             bound[argument] = like(given[result], arrays[argument])
             before.append((bound[argument], arrays[argument]))
-        fill = functools.partial(self._aliases.fill, bound, given) if self._aliases.copied else None
+        after = []
+        if self._aliases.copied:
+            after.append(functools.partial(self._aliases.fill, bound, given))
+        if self._signature.measured:
+            after.append(functools.partial(self._signature.settled, given))
         run = device.bind(device.context(), bound, given)
-        return PreparedCall(run, arrays, given, self._pack(given), before, fill)
+        results = given[:seen]
+        return PreparedCall(run, arrays, results, self._pack(results), before, after)
 
     def profile(self, *inputs: Any, warmup: int = 0, **keywords: Any) -> Profile:
         """Run once and say what each kernel took; `.save(path)` writes a trace for Perfetto. State

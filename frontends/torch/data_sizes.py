@@ -15,7 +15,7 @@ import numpy as np
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.sizes import Symbol
-from ...hlo.symbols import Dim, SymbolicDim, largest, maximum, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, largest, maximum, name_of, symbols_of
 from ...hlo.types import I32, I64, TensorType
 
 SCALAR = TensorType((), I64)
@@ -53,9 +53,9 @@ class DataSizes:
     def tell(self, b: Builder, value: Value, limits: Sequence[Dim | None]) -> None:
         """Sizes of a value that nothing else tells are its own; limits: what they never exceed."""
         for axis, dim in enumerate(value.dims):
-            if self.lacks(dim) and dim.symbols == (repr(dim),):
+            if self.lacks(dim) and (name := name_of(dim)):
                 size = b("get_dimension_size", value, dimension=axis)
-                self.bind(repr(dim), b.convert(size, I64), limits[axis])
+                self.bind(name, b.convert(size, I64), limits[axis])
 
     def number(
         self, b: Builder, dim: Dim, changed: Mapping[Value, Value] | None = None
@@ -168,8 +168,6 @@ def _sizes(op: Op) -> Sequence[Any]:
     return op.type.dims
 
 
-def set_size(
-    b: Builder, whole: Value, axis: int, count: Value, kind: TensorType
-) -> Value:
+def set_size(b: Builder, whole: Value, axis: int, count: Value, kind: TensorType) -> Value:
     """The first `count` elements along an axis, as a tensor of a type with that size."""
     return b("set_dimension_size", whole, b.convert(count, I32), type=kind, dimension=axis)

@@ -23,7 +23,7 @@ from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.needed_sizes import is_known, reduced, with_needed_sizes
 from ...hlo.signature import Measured, Signature, Tree
 from ...hlo.sizes import SizeConstraint, Symbol
-from ...hlo.symbols import Dim, SymbolicDim, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, name_of, symbols_of
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from ...hlo.verify import compatible
 from .context import Blocked, Context
@@ -346,10 +346,9 @@ class _Lowering:
     def note_number(self, node: Node, graph: Graph, results: Sequence[Any]) -> None:
         """A number that is read from a tensor is a size, by the name that the export gives it."""
         size = graph.sizes.get(node.outputs[0]) if len(node.outputs) == 1 else None
-        if isinstance(size, SymbolicDim) and size.symbols == (name := repr(size),):
-            unknown = name not in self.sizes and name not in self.context.data.values
-            if unknown and isinstance(results[0], Value):
-                self.context.data.bind(name, self.context.builder.convert(results[0], I64))
+        name, data = name_of(0 if size is None else size), self.context.data
+        if size is not None and name and data.lacks(size) and isinstance(results[0], Value):
+            data.bind(name, self.context.builder.convert(results[0], I64))
 
     def formula(self, node: Node, graph: Graph) -> Dim | None:
         """The size of a call that a node computes, by the export; None where it is none."""

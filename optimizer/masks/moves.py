@@ -183,7 +183,9 @@ def _part(
     if isinstance(start, int) and isinstance(whole, int) and isinstance(value.dims[axis], int):
         end = min(value.dims[axis], start + (whole - 1) * stride + 1) if whole else start
         start = min(start, end)
-        return s.fit(b, sliced(b, value, axis, start, end, stride), _with(value, axis, whole)), count
+        return s.fit(
+            b, sliced(b, value, axis, start, end, stride), _with(value, axis, whole)
+        ), count
     positions = b("multiply", line(b, whole), b.constant(stride, TensorType((whole,), I32)))
     first = s.size(b, start)
     return taken(b, value, axis, b("add", positions, spread(b, first, positions))), count
@@ -203,9 +205,7 @@ def real_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     for axis, (start, limit, stride) in enumerate(zip(starts, limits, strides, strict=True)):
         if not isinstance(stride, int):
             raise Unmasked("its strides are computed")
-        first, last = (
-            end if isinstance(end, int) else s.number(end) for end in (start, limit)
-        )
+        first, last = (end if isinstance(end, int) else s.number(end) for end in (start, limit))
         if (first, last, stride) == (0, x.dims[axis], 1):
             continue
         declared = op.type.dims[axis]

@@ -1,4 +1,4 @@
-"""What is known of values whose sizes data decide: a tensor of the largest sizes, and the true ones.
+"""What is known of values whose sizes data decide: a tensor of the largest sizes, and true ones.
 
 A true size is an expression of symbols (`u0`, `2*u0`, `u0+s`); the i32 scalar of each symbol is a
 value of the program, and its bound an expression of sizes that no data decide. The whole tensor of
@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, constant_of
-from ...hlo.ops.bodies import monoid
 from ...hlo.signature import Measured
-from ...hlo.symbols import Dim, SymbolicDim, largest, substituted, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, largest, name_of, substituted, symbols_of
 from ...hlo.types import I32, TensorType
-from ..rules.ranges import limits
+from .ranges import interval, is_at_most
 
 SCALAR = TensorType((), I32)
 LARGEST = (1 << 31) - 1  # of a size that data decide: they are counted in i32
@@ -59,8 +56,8 @@ class Scope:
             if isinstance(argument.type, TensorType):
                 for axis, dim in enumerate(argument.dims):
                     self.given.update(symbols_of(dim))
-                    if isinstance(dim, SymbolicDim) and dim.symbols == (repr(dim),):
-                        self.inputs.setdefault(repr(dim), (argument, axis))
+                    if name := name_of(dim):
+                        self.inputs.setdefault(name, (argument, axis))
 
     # Values.
 
@@ -92,10 +89,9 @@ class Scope:
         """A value of the source has become `whole`."""
         if isinstance(value.type, TensorType):
             for declared, dim in zip(value.dims, whole.dims, strict=True):
-                name = repr(declared)
-                if isinstance(declared, SymbolicDim) and declared.symbols == (name,):
-                    if name not in self.given and name not in self.values:
-                        self.aliases.setdefault(name, dim)
+                name = name_of(declared)
+                if name and name not in self.given and name not in self.values:
+                    self.aliases.setdefault(name, dim)
         if self.is_whole(whole.dims):
             self.wholes.pop(value, None)
             self.mapping[value] = whole.value
@@ -196,7 +192,7 @@ class Scope:
         said = self.module.symbols.get(name)
         low, high = interval(scalar, self)
         bound = limit
-        if said is not None and said.last is not None and not _at_most(limit, said.last):
+        if said is not None and said.last is not None and not is_at_most(limit, said.last):
             bound = said.last
         if bound is None:
             bound = high
@@ -209,7 +205,7 @@ class Scope:
         value = self.find(scalar).value
         if value.rank:
             value = b.reshape(value, ())
-        proven = low >= 0 and high is not None and _at_most(high, bound)
+        proven = low >= 0 and high is not None and is_at_most(high, bound)
         self.bounds[name] = bound
         if not proven:
             whole = self.size(b, bound)
@@ -227,10 +223,10 @@ class Scope:
 
     def named(self, declared: Dim) -> str:
         """A name for a new size: the declared one, if it is a name that is not taken."""
-        if isinstance(declared, SymbolicDim) and declared.symbols == (name := repr(declared),):
-            if name not in self.values and name not in self.given and name not in self.aliases:
-                return name
-        taken = {*self.values, *self.given, *self.aliases, *self.module.symbols}
+        name, used = name_of(declared), {*self.values, *self.given, *self.aliases}
+        if name and name not in used:
+            return name
+        taken = {*used, *self.module.symbols}
         return next(f"n{k}" for k in range(len(taken) + 1) if f"n{k}" not in taken)
 
     # Checks.
@@ -255,7 +251,7 @@ class Scope:
 
     def at_most(self, b: Builder, op: Op, left: Dim, right: Dim) -> None:
         """The one size is not beyond the other, or the call is an error."""
-        if _at_most(left, right):
+        if is_at_most(left, right):
             return
 
         def holds() -> Value:
@@ -318,9 +314,7 @@ class Scope:
         return value
 
 
-def sliced(
-    b: Builder, value: Value, axis: int, start: int, limit: Dim, stride: int = 1
-) -> Value:
+def sliced(b: Builder, value: Value, axis: int, start: int, limit: Dim, stride: int = 1) -> Value:
     """Part of a tensor along one axis."""
     starts, limits, strides = [0] * value.rank, list(value.dims), [1] * value.rank
     starts[axis], limits[axis], strides[axis] = start, limit, stride
@@ -419,106 +413,3 @@ _ARITHMETIC: Mapping[str, Callable[[Dim, Dim], Dim | None]] = {
     "maximum": _extreme("max"),
     "minimum": _extreme("min"),
 }
-
-
-def _at_most(left: Dim | None, right: Dim | None) -> bool:
-    """Whether a size is proven not to be beyond another one, both at least 0."""
-    if left is None or right is None:
-        return False
-    rest = right - left
-    if isinstance(rest, int):
-        return rest >= 0
-    return all(coefficient >= 0 for _, coefficient in rest.terms)
-
-
-def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | None]:
-    """What is proven of the elements of an integer or boolean value of the source: the least and
-    the greatest number; None where the type alone bounds it."""
-    least, most = limits(value.element)
-    low, high = _interval(value, scope, depth)
-    if isinstance(high, int) and not (least <= low and high <= most):
-        return least, None  # it may wrap around
-    return max(low, least), high
-
-
-def _interval(value: Value, scope: Scope, depth: int) -> tuple[int, Dim | None]:
-    plain: tuple[int, Dim | None] = limits(value.element)[0], None
-    if value.element.is_bool:
-        return 0, 1
-    op = value.op
-    if op is None or not depth or len(op.results) != 1:
-        return plain
-    dense = constant_of(value)
-    if dense is not None and dense.type.size:
-        array = np.asarray(dense.array)
-        return int(array.min()), int(array.max())
-
-    def of(number: int) -> tuple[int, Dim | None]:
-        operand = op.operands[number]
-        if not (operand.element.is_integer or operand.element.is_bool):
-            return plain
-        return interval(operand, scope, depth - 1)
-
-    def lower(left: Dim | None, right: Dim | None) -> Dim | None:
-        if left is None or right is None:
-            return right if left is None else left
-        return left if _at_most(left, right) else right
-
-    name = op.name
-    if name in ("convert", "reshape", "broadcast_in_dim", "slice", "transpose", "reverse"):
-        found = of(0)
-        narrower = op.operands[0].element.bits > value.element.bits
-        return plain if narrower and found[1] is None else found
-    if name == "get_dimension_size":
-        return 0, scope.largest(scope.find(op.operands[0]).dims[op.dimension])
-    if name == "reduce" and len(op.operands) == 2:
-        body, first, start = monoid(op.regions[0]), of(0), of(1)
-        if body == "add" and first[0] >= 0 and start[0] >= 0 and None not in (first[1], start[1]):
-            whole = scope.find(op.operands[0]).dims
-            count: Dim = 1
-            for d in op.dimensions:
-                count = count * scope.largest(whole[d])
-            return 0, count * first[1] + start[1]
-        return plain
-    if name == "clamp":
-        least, middle, most = of(0), of(1), of(2)
-        return max(least[0], min(middle[0], most[0])), most[1]
-    if name == "minimum":
-        left, right = of(0), of(1)
-        return min(left[0], right[0]), lower(left[1], right[1])
-    if name == "maximum":
-        left, right = of(0), of(1)
-        known = None not in (left[1], right[1])
-        high = None
-        if known:
-            high = right[1] if _at_most(left[1], right[1]) else left[1]
-            if not (_at_most(left[1], high) and _at_most(right[1], high)):
-                high = None
-        return max(left[0], right[0]), high
-    if name == "subtract":
-        left, right = of(0), of(1)
-        if left[1] is not None and right[0] >= 0 and left[0] >= 0:
-            low = left[0] - right[1] if isinstance(right[1], int) else plain[0]
-            return low, left[1] - right[0]
-    if name == "add":
-        left, right = of(0), of(1)
-        if left[0] >= 0 and right[0] >= 0 and left[1] is not None and right[1] is not None:
-            return left[0] + right[0], left[1] + right[1]
-    return plain
-
-
-def is_proven(value: Value, scope: Scope) -> bool:
-    """Whether a comparison of integers of the source always holds."""
-    op = value.op
-    while op is not None and op.name in ("reshape", "convert"):
-        op = op.operands[0].op
-    if op is None or op.name != "compare" or not op.operands[0].element.is_integer:
-        return False
-    (left_low, left_high), (right_low, right_high) = (interval(v, scope) for v in op.operands)
-    match op.comparison_direction:
-        case "LE":
-            return left_high is not None and _at_most(left_high, right_low)
-        case "GE":
-            return right_high is not None and _at_most(right_high, left_low)
-        case _:
-            return False

@@ -18,7 +18,8 @@ from ...hlo.graph import Module, Op, Region, signature_of
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..masks import control, folds, moves
-from ..masks.scope import Rule, Scope, Unmasked, Whole, is_proven
+from ..masks.ranges import is_proven
+from ..masks.scope import Rule, Scope, Unmasked, Whole
 from .inline import Inline
 
 NOTE = (
@@ -116,4 +117,3 @@ class MaskBounded:
             raise Unmasked("the operation has no mask")
         self.ops(scope, b, Region((), parts.ops, results))
         return [scope.find(value) for value in results]
-

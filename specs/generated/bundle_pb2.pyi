@@ -1,4 +1,4 @@
-# Generated from specs/bundle.proto (sha256 1a18b9d5ef680484491d92cf2f79d331fd67c606286d1fb373328da5deed7580); do not edit.
+# Generated from specs/bundle.proto (sha256 99d4935a032f46debc38076d23dc3440f480117f41e95feb73e6632ebc7a22db); do not edit.
 from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -155,7 +155,7 @@ class Signatures(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, BundleSignature]] = ...) -> None: ...
 
 class BundleSignature(_message.Message):
-    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names", "symbols", "constraints")
+    __slots__ = ("inputs", "outputs", "arguments", "results", "keywords", "names", "symbols", "constraints", "measured")
     class SymbolsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class BundleSignature(_message.Message):
     NAMES_FIELD_NUMBER: _ClassVar[int]
     SYMBOLS_FIELD_NUMBER: _ClassVar[int]
     CONSTRAINTS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
     inputs: BundleTree
     outputs: BundleTree
     arguments: _containers.RepeatedCompositeFieldContainer[BundleArgument]
@@ -179,7 +180,18 @@ class BundleSignature(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     symbols: _containers.MessageMap[str, BundleSymbol]
     constraints: _containers.RepeatedCompositeFieldContainer[BundleSizeConstraint]
-    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., symbols: _Optional[_Mapping[str, BundleSymbol]] = ..., constraints: _Optional[_Iterable[_Union[BundleSizeConstraint, _Mapping]]] = ...) -> None: ...
+    measured: _containers.RepeatedCompositeFieldContainer[BundleMeasured]
+    def __init__(self, inputs: _Optional[_Union[BundleTree, _Mapping]] = ..., outputs: _Optional[_Union[BundleTree, _Mapping]] = ..., arguments: _Optional[_Iterable[_Union[BundleArgument, _Mapping]]] = ..., results: _Optional[_Iterable[_Union[BundleResult, _Mapping]]] = ..., keywords: _Optional[_Union[BundleTree, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., symbols: _Optional[_Mapping[str, BundleSymbol]] = ..., constraints: _Optional[_Iterable[_Union[BundleSizeConstraint, _Mapping]]] = ..., measured: _Optional[_Iterable[_Union[BundleMeasured, _Mapping]]] = ...) -> None: ...
+
+class BundleMeasured(_message.Message):
+    __slots__ = ("size", "bound", "message")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    size: str
+    bound: _struct_pb2.Value
+    message: str
+    def __init__(self, size: _Optional[str] = ..., bound: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class BundleSymbol(_message.Message):
     __slots__ = ("minimum", "maximum", "modulus", "residue", "origin")

@@ -253,6 +253,23 @@ def test_an_archive_and_a_bundle_say_the_same(tmp_path):
     assert {"size": "u0", "bound": 5} in program.signature.to_json()["measured"]
 
 
+def test_a_prepared_call_checks_its_data():
+    def whole(x: Any, n: Any) -> Any:
+        count = n.item()
+        torch._check(count > 2)
+        return x * count
+
+    (x,) = images()[0]
+    program = girih.compile(exported(whole, x, torch.tensor(3)))
+    number = np.asarray(3)
+    call = program.prepare(x.numpy(), number)
+    np.testing.assert_array_equal(call(), x.numpy() * 3)
+    assert len(call.outputs) == 1
+    number[...] = 2
+    with pytest.raises(girih.UserError, match="failed .*2 < u0|failed .*u0 >= 3"):
+        call()
+
+
 def test_a_gpu_gives_the_same():
     (x,) = images()[0]
     program = compare(lambda x: rows(x) @ torch.ones(4, 2), images(), False, target="ptx-sim")

@@ -12,6 +12,7 @@ from . import (
     control,
     convolution,
     creation,
+    data_parts,
     data_sizes,
     flexible,
     fourier,
@@ -38,7 +39,7 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes,
+    shardings, data_sizes, data_parts,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -353,6 +353,9 @@ def overwrite(
     c: Context, target: Value, source: Value, axis: int, start: Dim, step: int = 1
 ) -> Value:
     """target with target[start : start + n * step : step] = source along one axis."""
+    if step == 1 and any(map(c.data.decides, (*target.dims, *source.dims))):
+        starts = [c.size(start if d == axis else 0) for d in range(target.rank)]
+        return c("dynamic_update_slice", target, source, *starts)
     size, count = target.dims[axis], source.dims[axis]
     if count == 0:
         return target
