@@ -91,7 +91,14 @@ def choose(
     if first.max() < _SHORT * CALL_SECONDS:
         return Choice(hints)
     plans = [first, *(predict(lower(one)) for one in tried[1:])]
-    gains = [float(np.log(plans[0] / times).mean()) for times in plans]
+    # The one for all sizes is made for large calls: what is best in small ones may need much more
+    # memory in these, though no call of them runs it.
+    widest = _by_width(assumptions)[0]
+    large = np.array([sizes[widest] >= hints[widest] for sizes in sample])
+    gains = [
+        float(np.log(plans[0] / times)[large].mean()) if sizes[widest] >= hints[widest] else 0.0
+        for sizes, times in zip(tried, plans, strict=True)
+    ]
     general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
     current = plans[general]
     boxes = list(_boxes(assumptions, sample))
@@ -154,9 +161,14 @@ def _values(said: Symbol, most: int) -> list[int]:
     return sorted(found)
 
 
-def _points(assumptions: Assumptions) -> dict[str, list[int]]:
+def _by_width(assumptions: Assumptions) -> list[str]:
+    """The symbols, those of the widest ranges first."""
     symbols = assumptions.symbols
-    widest = sorted(symbols, key=lambda n: -((symbols[n].last or 1) / max(symbols[n].first, 1)))
+    return sorted(symbols, key=lambda n: -((symbols[n].last or 1) / max(symbols[n].first, 1)))
+
+
+def _points(assumptions: Assumptions) -> dict[str, list[int]]:
+    symbols, widest = assumptions.symbols, _by_width(assumptions)
     counts = dict(zip(widest, itertools.chain(_POINTS, itertools.repeat(1)), strict=False))
     return {name: _values(said, counts[name]) for name, said in symbols.items()}
 
