@@ -24,11 +24,11 @@ from .machine import Machine
 from .passes.connect import Judged
 from .tiles.estimate import Retimed
 
-LEAST_GAIN = 0.02  # of the time of all sampled sizes, each as important as the others
+LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made
 CALL_SECONDS = 2e-5  # that a call takes beside its kernels: what is saved of less does not count
 _SHORT = 3  # calls of all sizes are shorter than so much of that: nothing is tried
-_POINTS = (8, 3, 2)  # sampled values of a symbol, of the widest first
+_POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
 Hints = Mapping[str, int]
 Array = np.ndarray[Any, Any]
 
