@@ -124,9 +124,7 @@ def choose(
 class _Predictor:
     """Seconds of kernels in calls of each of the sampled sizes; equal ones are judged once."""
 
-    def __init__(
-        self, assumptions: Assumptions, machine: Machine, sample: Sequence[Hints]
-    ) -> None:
+    def __init__(self, assumptions: Assumptions, machine: Machine, sample: Sequence[Hints]) -> None:
         self.assumptions, self.machine, self.sample = assumptions, machine, sample
         self.known: dict[tuple[Any, ...], Array] = {}
 
