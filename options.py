@@ -107,7 +107,6 @@ class Options:
         """`max_memory` in bytes."""
         return None if self.max_memory is None else bytes_of(self.max_memory)
 
-
     @property
     def hot_sizes(self) -> dict[str, dict[str, int]]:
         """The sizes that each text of `hot` states."""

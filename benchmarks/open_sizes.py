@@ -27,8 +27,10 @@ from girih.options import Options
 
 LEAST = 0.004  # seconds of one round of one program
 BATCHES, LENGTHS = (1, 8), (1, 256)
-GIVEN = ((1, 1), (1, 7), (1, 16), (1, 37), (1, 64), (1, 100), (1, 128), (1, 200), (1, 256), (2, 8),
-         (2, 33), (2, 131), (3, 64), (4, 16), (4, 128), (5, 97), (6, 48), (8, 1), (8, 32), (8, 256))
+GIVEN = (
+    (1, 1), (1, 7), (1, 16), (1, 37), (1, 64), (1, 100), (1, 128), (1, 200), (1, 256), (2, 8),
+    (2, 33), (2, 131), (3, 64), (4, 16), (4, 128), (5, 97), (6, 48), (8, 1), (8, 32), (8, 256),
+)  # fmt: skip
 GRIDS = tuple((b, s) for b in (1, 2, 4, 8) for s in (2, 4, 7, 10, 14))  # a picture's patches
 Array = np.ndarray[Any, Any]
 
@@ -41,9 +43,7 @@ class Attention(torch.nn.Module):
 
     def forward(self, x: Any, mask: Any) -> Any:
         b, t, width = x.shape
-        q, k, v = (
-            one(x).reshape(b, t, self.heads, 64).transpose(1, 2) for one in self.inner[:3]
-        )
+        q, k, v = (one(x).reshape(b, t, self.heads, 64).transpose(1, 2) for one in self.inner[:3])
         attend = torch.nn.functional.scaled_dot_product_attention
         z = attend(q, k, v, attn_mask=mask, is_causal=self.causal)
         return self.inner[3](z.transpose(1, 2).reshape(b, t, width))
@@ -163,9 +163,7 @@ def onnxruntime(case: Case, threads: int) -> Callable[..., Any]:
 
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = runtime.InferenceSession(
-        _onnx(case), options, providers=["CPUExecutionProvider"]
-    )
+    session = runtime.InferenceSession(_onnx(case), options, providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_inputs()]
     return lambda *arrays: session.run(None, dict(zip(names, arrays, strict=True)))
 

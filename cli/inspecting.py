@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
+from ..hlo.signature import Signature
+from ..hlo.size_text import parse_dim
+from ..hlo.symbols import symbols_of
 from ..runtime.bundle import MAIN, Bundle, Variant
 from ..runtime.distributed.layout import layout_of
 from ..runtime.loading import choose_variant, load
@@ -44,6 +47,10 @@ def inspect_bundle(
         rows = [("argument", *row) for row in signature["arguments"]]
         rows += [("result", *row) for row in signature["results"]]
         show.table(("", "name", "type", ""), rows, title=f"\nentry point {name}")
+        if sizes := signature["sizes"]:
+            rows = [(n, s["values"], ", ".join(s["dims"]), s["origin"]) for n, s in sizes.items()]
+            rows += [("", text, "", origin) for text, origin in signature["constraints"]]
+            show.table(("size", "values", "is", "said by"), rows, title="\nsizes of a call")
     for target, variant in data["variants"].items():
         _show_variant(target, variant, kernels)
     _show_rules(data["provenance"].get("rewrites"), None if rules else kernels)
@@ -94,7 +101,28 @@ def _show_variant(target: str, variant: dict[str, Any], kernels: int) -> None:
     for name, plan in plans.items():
         if not alone:
             show.facts(_plan_facts(plan), title=f"\n{target}, entry point {name}")
+        _show_plans(plan)
         _show_kernels(plan, kernels)
+
+
+def _show_plans(plan: dict[str, Any]) -> None:
+    """For which sizes there are which plans, where calls decide sizes."""
+    every = [plan, *plan["others"]]
+    if not plan["formulas"] and len(every) == 1:
+        return
+    rows = [
+        (number, " and ".join(one["guards"]) or "all sizes", len(one["kernels"]), one["steps"],
+         show.size(one["memory"]["arena_bytes"]))
+        for number, one in enumerate(every)
+    ]  # fmt: skip
+    show.table(
+        ("plan", "for", ">kernels", ">steps", ">arena at most"),
+        rows,
+        title="\nplans, of which a call takes the first that is for its sizes",
+    )
+    for number, one in enumerate(every[1:], 1):
+        for note in one["notes"]:
+            show.console.print(f"note: plan {number}: {note}")
 
 
 def _plan_facts(plan: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -209,6 +237,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
                     (r.path, str(r).removeprefix(f"{r.path}: "), "state" if r.state else "")
                     for r in signature.results
                 ],
+                **_describe_sizes(signature),
             }
             for name, signature in bundle.signatures.items()
         },
@@ -251,6 +280,27 @@ def _argument_row(argument: Any) -> tuple[str, str, str]:
         remarks.append(f"default {argument.default}")
     kind = str(argument).removeprefix(f"{argument.path}: ")
     return argument.path, kind, ", ".join(remarks)
+
+
+def _describe_sizes(signature: Signature) -> dict[str, Any]:
+    """The sizes that a call decides: what they may be, which dimensions tell them, who says so."""
+    dims = {
+        f"{argument.path}.{axis}": str(dim)
+        for argument in signature.arguments
+        for axis, dim in enumerate(argument.dims)
+    }
+    return {
+        "sizes": {
+            name: {
+                "values": str(said),
+                "dims": [place for place, dim in dims.items() if dim == name],
+                "origin": said.origin,
+            }
+            for name, said in signature.symbols
+            if any(name in symbols_of(parse_dim(dim)) for dim in dims.values())
+        },
+        "constraints": [(str(one), one.origin) for one in signature.constraints],
+    }
 
 
 def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:
@@ -301,6 +351,9 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
             for index, kernel in enumerate(plan.kernels)
         ],
         "notes": list(plan.notes),
+        "guards": [one.text for one in plan.guards],
+        "formulas": list(plan.formulas),
+        "others": [_describe_plan(one) for one in plan.others],
     }
 
 

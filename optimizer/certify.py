@@ -65,6 +65,8 @@ def check_plan(
     _check_parts(plan, results, parts or {})
     _check_lives(plan, needs)
     _check_offsets(plan)
+    if plan.formulas:
+        _check_above(plan, needs)
     _check_lent(plan, needs)
     _check_donated(plan, needs)
     _check_bound(plan, needs, peak_of(plan) if peak is None else peak)
@@ -263,6 +265,44 @@ def _check_offsets(plan: plan_pb2.Plan) -> None:
             lower = plan.buffers[left]
             if lower.offset + max(lower.bytes, 1) > right_offset:
                 raise CompilerBug(f"buffers {left} and {right} overlap at step {step}")
+
+
+def _check_above(plan: plan_pb2.Plan, needs: _Needs) -> None:
+    """Where calls decide sizes: buffers that live together, or that are touched by steps which do
+    not wait for each other, are kept apart at all sizes, since one is above the other."""
+    arena = [number for number, buffer in enumerate(plan.buffers) if _arena(buffer)]
+    below: dict[int, int] = {}
+    for number in sorted(arena, key=lambda n: plan.buffers[n].offset):
+        found = 0
+        for other in plan.buffers[number].above:
+            if other not in below:
+                raise CompilerBug(f"buffer {number} is above buffer {other}, which is not below it")
+            found |= below[other] | 1 << other
+        below[number] = found
+
+    def check(one: int, other: int, why: str) -> None:
+        if not (below[one] >> other | below[other] >> one) & 1:
+            raise CompilerBug(f"nothing keeps buffers {other} and {one} apart, {why}")
+
+    for place, number in enumerate(arena):
+        buffer = plan.buffers[number]
+        for other in arena[:place]:
+            beside = plan.buffers[other]
+            if beside.first_step <= buffer.last_step and buffer.first_step <= beside.last_step:
+                check(number, other, "which live together")
+    mask = sum(1 << number for number in arena)
+    reads = writes = 0  # of the steps that the next one need not have waited for
+    for number, step in enumerate(plan.steps):
+        action = step.WhichOneof("action")
+        if action is not None and getattr(getattr(step, action), "wait", False):
+            reads = writes = 0
+        own, made = needs.reads[number], needs.writes[number]
+        for one in _bits(own & writes | made & (reads | writes)):
+            raise CompilerBug(f"step {number} does not wait for buffer {one}")
+        for one in _bits((own | made) & mask):
+            for other in _bits((reads | writes if made >> one & 1 else writes) & mask):
+                check(one, other, f"and step {number} does not wait")
+        reads, writes = reads | own, writes | made
 
 
 def _check_lent(plan: plan_pb2.Plan, needs: _Needs) -> None:

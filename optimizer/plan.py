@@ -260,15 +260,15 @@ class Planner:
         for number, buffer in enumerate(placed):
             first, last = self.ranges[buffer]
             message = self.plan.buffers[self.number(buffer)]
-            for place in range(number - 1, -1, -1):
-                other = placed[place]
+            for nearest in range(number - 1, -1, -1):
+                other = placed[nearest]
                 begin, end = self.ranges[other]
                 together = begin <= last and first <= end
-                if below[number] >> place & 1:
+                if below[number] >> nearest & 1:
                     continue
                 if together or other in self.apart.get(buffer, ()):
                     message.above.append(self.number(other))
-                    below[number] |= below[place] | 1 << place
+                    below[number] |= below[nearest] | 1 << nearest
 
     def staged(self) -> dict[int, int]:
         """Of each exchange of GPUs the bytes that the process needs for messages which needs most;

@@ -24,11 +24,11 @@ from .machine import Machine
 from .passes.connect import Judged
 from .tiles.estimate import Retimed
 
-LEAST_GAIN = 0.02  # of the time of all sampled sizes, each as important as the others
+LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made
 CALL_SECONDS = 2e-5  # that a call takes beside its kernels: what is saved of less does not count
 _SHORT = 3  # calls of all sizes are shorter than so much of that: nothing is tried
-_POINTS = (8, 3, 2)  # sampled values of a symbol, of the widest first
+_POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
 Hints = Mapping[str, int]
 Array = np.ndarray[Any, Any]
 
@@ -91,7 +91,14 @@ def choose(
     if first.max() < _SHORT * CALL_SECONDS:
         return Choice(hints)
     plans = [first, *(predict(lower(one)) for one in tried[1:])]
-    gains = [float(np.log(plans[0] / times).mean()) for times in plans]
+    # The one for all sizes is made for large calls: what is best in small ones may need much more
+    # memory in these, though no call of them runs it.
+    widest = _by_width(assumptions)[0]
+    large = np.array([sizes[widest] >= hints[widest] for sizes in sample])
+    gains = [
+        float(np.log(plans[0] / times)[large].mean()) if sizes[widest] >= hints[widest] else 0.0
+        for sizes, times in zip(tried, plans, strict=True)
+    ]
     general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
     current = plans[general]
     boxes = list(_boxes(assumptions, sample))
@@ -117,9 +124,7 @@ def choose(
 class _Predictor:
     """Seconds of kernels in calls of each of the sampled sizes; equal ones are judged once."""
 
-    def __init__(
-        self, assumptions: Assumptions, machine: Machine, sample: Sequence[Hints]
-    ) -> None:
+    def __init__(self, assumptions: Assumptions, machine: Machine, sample: Sequence[Hints]) -> None:
         self.assumptions, self.machine, self.sample = assumptions, machine, sample
         self.known: dict[tuple[Any, ...], Array] = {}
 
@@ -154,9 +159,14 @@ def _values(said: Symbol, most: int) -> list[int]:
     return sorted(found)
 
 
-def _points(assumptions: Assumptions) -> dict[str, list[int]]:
+def _by_width(assumptions: Assumptions) -> list[str]:
+    """The symbols, those of the widest ranges first."""
     symbols = assumptions.symbols
-    widest = sorted(symbols, key=lambda n: -((symbols[n].last or 1) / max(symbols[n].first, 1)))
+    return sorted(symbols, key=lambda n: -((symbols[n].last or 1) / max(symbols[n].first, 1)))
+
+
+def _points(assumptions: Assumptions) -> dict[str, list[int]]:
+    symbols, widest = assumptions.symbols, _by_width(assumptions)
     counts = dict(zip(widest, itertools.chain(_POINTS, itertools.repeat(1)), strict=False))
     return {name: _values(said, counts[name]) for name, said in symbols.items()}
 

@@ -8,6 +8,7 @@ when it is asked for.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -26,16 +27,23 @@ from .sizes import OpenSizes
 _OWN = ("_plan", "_signature", "_leaves", "_results", "_device", "memory", "_formulas")
 
 
+def _shared(whole: Program) -> dict[str, Any]:
+    """What the whole program and those at all sizes have in common."""
+    known = whole.__dict__.get("_common")
+    if known is None:
+        whole._opened()
+        known = {name: value for name, value in whole.__dict__.items() if name not in _OWN}
+        known["_sizes"] = None
+        whole.__dict__["_common"] = known
+    return known
+
+
 class SizedProgram(Program):
     """`whole.at(**values)`; `values` are of all symbols, in their order, and are admitted."""
 
     def __init__(self, whole: Program, sizes: OpenSizes, values: Mapping[str, int]) -> None:
-        own = self.__dict__
-        own.update(whole.__dict__)
-        for name in _OWN:
-            own.pop(name, None)
+        self.__dict__.update(_shared(whole))
         self._whole, self._open_sizes, self._values_of = whole, sizes, values
-        self._sizes = None
         self._sized = sized = sizes.at(values)
         shapes = sizes.shapes_at(values)
         count = len(whole._accepts)
@@ -48,10 +56,7 @@ class SizedProgram(Program):
             for shape, dtype, size in zip(shapes[count:], kinds, bytes_given, strict=True)
         )
         for shape, dtype, size in zip(shapes, (*dtypes, *kinds), sized.given, strict=True):
-            needed = dtype.itemsize
-            for dim in shape:
-                needed *= dim
-            if needed != size:
+            if (needed := math.prod(shape) * dtype.itemsize) != size:
                 raise UserError(
                     f"the plan has {size} bytes for what the signature says has {needed}; compile "
                     "the program again"

@@ -28,8 +28,8 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Sized(NamedTuple):
-    """A plan at fixed sizes: the number of the plan, the values of its formulas, where its buffers
-    lie in the arena, by their numbers, and the arena's bytes; of arguments and results the bytes."""
+    """A plan at fixed sizes. number: of the plan. formulas: their values. offsets: in the arena, of
+    buffers by their numbers. given: bytes of arguments and results."""
 
     number: int
     formulas: tuple[int, ...]

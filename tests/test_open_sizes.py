@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F32, TensorType
 
 torch = pytest.importorskip("torch")
-OPTIONS = girih.Options(cache="off")
+OPTIONS = girih.Options(cache="off", size_plans=1)  # plans of ranges: test_size_ranges.py
 SIZES = ((3, 37), (1, 1), (1, 16), (8, 64), (2, 47), (5, 13), (8, 1))
 
 
@@ -162,9 +163,9 @@ def test_narrowed_and_fixed_sizes(made: Any) -> None:
 def test_a_limit_is_checked_at_the_largest_sizes(made: Any) -> None:
     model, program = made
     with pytest.raises(girih.UserError, match="max_memory|limit"):
-        girih.compile(exported(model), options=girih.Options(cache="off", max_memory=100_000))
+        girih.compile(exported(model), options=replace(OPTIONS, max_memory=100_000))
     enough = program.memory.allocated_bytes
-    girih.compile(exported(model), options=girih.Options(cache="off", max_memory=enough))
+    girih.compile(exported(model), options=replace(OPTIONS, max_memory=enough))
 
 
 ENDLESS = """

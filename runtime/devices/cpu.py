@@ -42,6 +42,14 @@ _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
 
 
+_FEW = 8  # of what numpy's way is slower than one by one
+
+
+def _address(array: np.ndarray) -> int:
+    """Where an array begins."""
+    return array.__array_interface__["data"][0]
+
+
 class Event(NamedTuple):
     """One worker's share of one executed step: when it began, in microseconds from the call's
     start, and for how long it worked on it."""
@@ -269,8 +277,15 @@ class CpuVariant:
         """The sizes that kernels read, in a table to which their slots point."""
         sizes = self.sizes
         self._table = np.array([sizes[number] for number in self._read], np.int64)
-        if self._tables:
-            self.slots[self._table_slots] = self._table_places * 8 + self._table.ctypes.data
+        if not self._tables:
+            return
+        address = _address(self._table)
+        if len(self._tables) > _FEW:
+            self.slots[self._table_slots] = self._table_places * 8 + address
+            return
+        slots = self.slots
+        for slot, place in self._tables:
+            slots[slot] = address + 8 * place
 
     def at(self, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> CpuVariant:
         """The same plan for other sizes: the values of its formulas, where buffers of the arena
@@ -387,10 +402,10 @@ class CpuContext:
         self.io = (ctypes.c_int64 * max(1, count))()
         self.words = np.array(
             [
-                variant.steps.ctypes.data,
-                self.slots.ctypes.data,
+                _address(variant.steps),
+                _address(self.slots),
                 ctypes.addressof(self.io),
-                variant.patches.ctypes.data,
+                _address(variant.patches),
                 variant.patch_count,
                 self._base + variant.arena_bytes,
                 variant.scratch_bytes,
@@ -398,7 +413,7 @@ class CpuContext:
             ],
             np.int64,
         )
-        self.address: int = self.words.ctypes.data
+        self.address: int = _address(self.words)
         self.count = count
         self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
 
