@@ -151,8 +151,8 @@ class CpuVariant:
         # program of these is opened first. Entry points share it, too.
         self.blocks: _Blocks | None = None
         if sizes:
-            self.blocks = shared.setdefault("blocks", _Blocks())
-            self.blocks.size = max(self.blocks.size, self.context_bytes)
+            self.blocks = blocks = shared.setdefault("blocks", _Blocks())
+            blocks.size = max(blocks.size, self.context_bytes)
         self._weights = dict(weights)
         try:
             self._check_limits()
