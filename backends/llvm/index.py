@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...hlo.deciding import common_divisor, surely_at_most, surely_below
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import SymbolicDim, maximum
 from .. import llvm
 
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values
@@ -31,7 +31,9 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        self.value, self.extent, self.lanes = value, extent if surely_below(0, extent) else 1, lanes
+        # Where there may be none, nothing runs that uses it: one then, so that bounds have an order.
+        self.extent = extent if surely_below(0, extent) else maximum(extent, 1)
+        self.value, self.lanes = value, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 
