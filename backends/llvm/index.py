@@ -31,7 +31,7 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        # Where there may be none, nothing runs that uses it: one then, so that bounds have an order.
+        # Where there is none, nothing runs that uses it: one then, so that bounds have an order.
         self.extent = extent if surely_below(0, extent) else maximum(extent, 1)
         self.value, self.lanes = value, lanes
         self.depth, self.multiple = depth, multiple

@@ -114,7 +114,7 @@ def _sizes(
     left = contraction.operands[0]
     rate, least = _rate(contraction, architecture)
     flops, count = contraction.definition.flops(contraction), contraction.result.tensor.size
-    depth = max(1.0, flops / 2 / at_hint(count))
+    depth = max(1.0, flops / 2 / max(1, at_hint(count)))
     same = tuple(dims) == contraction.result.dims and contraction.name == "dot_general"
     batches = len(contraction.lhs_batching_dimensions) if same else 0
     scored: list[tuple[float, tuple[int, ...]]] = []
