@@ -131,8 +131,12 @@ CASES = {
         [kind(2, N, 64, element=F16), kind(2, M, 64, element=F16)],
         _batched, "contract", 2e-3, ("pipeline",),
     ),
+    "parts": Case(
+        [kind(N, 1024), kind(1024, 64)], _product(False), "contract", 1e-5,
+        ("part0_tile", "part1_loop"), 48,
+    ),
     "batches": Case(
-        [kind(3, N, 16 * M), kind(3, M, 16 * M)], _batched, "contract", 1e-5, ("tile",), 200,
+        [kind(3, N, 16 * M), kind(3, M, 16 * M)], _batched, "contract", 1e-5, (), 200,
     ),
 }  # fmt: skip
 
