@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...hlo.deciding import at_hint, common_divisor, surely_at_most, surely_below
-from ...hlo.symbols import SymbolicDim
+from ...hlo.symbols import SymbolicDim, maximum
 from .. import llvm
 
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values
@@ -33,9 +33,9 @@ class Axis:
     def __init__(
         self, value: llvm.Value, extent: int, lanes: int = SAME, depth: int = 0, multiple: int = 1
     ) -> None:
-        # One that a call may make 0 stays as it is: the axis is met only where it is more.
-        some = isinstance(extent, SymbolicDim) or extent > 0
-        self.value, self.extent, self.lanes = value, extent if some else 1, lanes
+        # Where there is none, nothing runs that uses it: one then, so that bounds have an order.
+        self.extent = extent if surely_below(0, extent) else maximum(extent, 1)
+        self.value, self.lanes = value, lanes
         self.depth, self.multiple = depth, multiple
         self.serial = next(Axis._serials)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...hlo.deciding import largest
+from ...hlo.deciding import largest, surely_at_most
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Region
 from ...hlo.symbols import ceildiv, maximum
@@ -210,7 +210,7 @@ class Entry:
     def guarded(self, place: llvm.Value, count: int) -> Iterator[None]:
         """Code for threads whose number is below count; no test where all of a grid of
         `blocks(count, threads)` are."""
-        if count % self.threads == 0:
+        if count % self.threads == 0 and surely_at_most(1, count):
             yield
         else:
             with self.scopes.branch(self.function.compare("ult", place, count)):

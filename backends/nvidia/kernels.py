@@ -145,16 +145,14 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
     if target.architecture.warpgroups:
         try:
             plan = products.plan(op, region, target)
-            if not shares and is_fixed(region):
+            if not shares:
                 cut = _in_parts(region, target, products.clocks, products.emit)
                 if cut is not None:
                     return cut
             return pipeline.code_of(plan, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    code = None
-    if not shares and is_fixed(region):
-        code = _in_parts(region, target, contraction.clocks, contraction.emit)
+    code = None if shares else _in_parts(region, target, contraction.clocks, contraction.emit)
     code = code or contraction.emit(op, region, target, shares)
     return replace(code, notes=(*code.notes, *notes))
 

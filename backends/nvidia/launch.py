@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...hlo.deciding import largest
-from ...hlo.symbols import SymbolicDim, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, symbols_of
 from ...specs.generated import plan_pb2
 
 
@@ -17,7 +17,7 @@ class Memory:
     `slot` is negative, the kernel's scratch; `offset` in bytes."""
 
     slot: int
-    offset: int = 0
+    offset: Dim = 0
 
 
 SCRATCH = -1
@@ -32,8 +32,8 @@ class TensorMap:
 
     memory: Memory
     element: str  # element type's name, "bf16"
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
     box: tuple[int, ...]
     swizzle: int = 0
     steps: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ class Size:
 
 
 Argument = Memory | TensorMap | Immediate | Size
-Extent = tuple[int, int, int]
+Extent = tuple[Dim, Dim, Dim]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class KernelCode:
     launches: tuple[Launch, ...]
     flops: float
     bytes: float  # read plus written, each counted once
-    scratch_bytes: int = 0
+    scratch_bytes: Dim = 0
     notes: tuple[str, ...] = ()
     language: str = "llvm"
     approximate: tuple[str, ...] = ()  # operations that may be by approximate formulas
@@ -99,7 +99,7 @@ class KernelCode:
         """What a call decides of the launches, in the order in which they name it."""
         found: dict[SymbolicDim, None] = {}
         for launch in self.launches:
-            named = [*launch.grid]
+            named: list[Dim] = [*launch.grid]
             for argument in launch.arguments:
                 if isinstance(argument, Size):
                     named.append(argument.size)

@@ -197,7 +197,7 @@ class BlockCounter(Counter):
         self.loads(footprint)
         for root in self.group.roots:
             self.stores(root)
-        tasks = np.asarray(self.tasks)
+        tasks = np.maximum(self.tasks, 1)  # a likely call may have none
         active = np.minimum(tasks, self.executors)
         moving, waiting = np.zeros(self.count), np.zeros(self.count)
         for one in self.traffic:

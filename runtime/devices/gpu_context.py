@@ -153,10 +153,12 @@ class NvidiaContext:
         for index, output in enumerate(outputs):
             argument = self.variant.replaces.get(index)
             if argument is not None and CALL + argument in self.space.arguments:
-                addresses.append(self.space.own(CALL + argument, output.nbytes))
+                addresses.append(self.space.own(CALL + argument, self._room(output.nbytes)))
                 continue
             used = first + index in self.variant.used
-            addresses.append(self.space.own(first + index, output.nbytes) if used else 0)
+            addresses.append(
+                self.space.own(first + index, self._room(output.nbytes)) if used else 0
+            )
         bases = self._bases(addresses)
         events = self._execute(bases, profile)
         staged = []
@@ -192,7 +194,7 @@ class NvidiaContext:
             if isinstance(given, View) and given.given:
                 memory = given
             else:
-                memory = Memory(self.stream, program.outputs[number])
+                memory = Memory(self.stream, self._room(program.outputs[number]))
             results.append(DeviceArray(memory, shape, dtype))
             addresses.append(memory.address)
         bases = self._bases(addresses)
@@ -208,6 +210,11 @@ class NvidiaContext:
         return results
 
     # Memory.
+
+    def _room(self, size: int) -> int:
+        """Bytes for an array of so many. Where calls decide sizes, lanes that are masked read the
+        first access of arrays that may have no element."""
+        return size if size or self.variant.spaces is None else _DIRECT
 
     def _bases(self, addresses: Sequence[int]) -> list[int]:
         """Addresses by base."""
@@ -236,13 +243,13 @@ class NvidiaContext:
                     borrowed = True
                     order(driver, self.opened.arrivals.handle, stream)
                 keeps = base in self.variant.overwritten and not value.given
-                if keeps or value.address % _DIRECT:
-                    addresses.append(space.own(base, value.nbytes))
+                if keeps or value.address % _DIRECT or self._room(value.nbytes) != value.nbytes:
+                    addresses.append(space.own(base, self._room(value.nbytes)))
                     driver.copy(addresses[-1], value.address, value.nbytes, stream)
                 else:
                     addresses.append(value.address)
             else:
-                addresses.append(space.own(base, value.nbytes))
+                addresses.append(space.own(base, self._room(value.nbytes)))
                 if value.nbytes:
                     pinned = self._staging(base)
                     if pinned is None:
@@ -373,9 +380,9 @@ class NvidiaContext:
     def _windows(self, bases: list[int], step: Work) -> list[Window]:
         """What a step's kernel may touch."""
         found = [
-            Window(bases[one.where.base] + one.where.offset, *one[1:])
+            Window(bases[one.where.base] + one.where.offset, self._room(one.nbytes), *one[2:])
             for one in step.arrays
-            if one.nbytes
+            if self._room(one.nbytes)
         ]
         if step.scratch_bytes:
             kind = f"{step.scratch_bytes} bytes"

@@ -72,8 +72,8 @@ class NvidiaVariant:
         self._find_driver = find_driver
         self._shared = {} if shared is None else shared
         if sizes:
-            self.spaces = self._shared.setdefault("spaces", Workspaces())
-            self.spaces.most = max(self.spaces.most, self.context_bytes)
+            self.spaces = spaces = self._shared.setdefault("spaces", Workspaces())
+            spaces.most = max(spaces.most, self.context_bytes)
         self._lock: threading.Lock = self._shared.setdefault("lock", threading.Lock())
         self._opened: Opened | None = None
 

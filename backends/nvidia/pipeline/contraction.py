@@ -128,7 +128,8 @@ def _sizes(
     last dim is columns, the one before rows, or the other way round."""
     dims = group.roots[0].dims
     element = product.operands[0].element
-    depth = product.definition.flops(product) / 2 / at_hint(product.result.tensor.size)
+    count = max(1, at_hint(product.result.tensor.size))
+    depth = product.definition.flops(product) / 2 / count
     likely = [at_hint(dim) for dim in dims]
     scored: list[tuple[float, tuple[int, ...]]] = []
     for rows in _ROWS:

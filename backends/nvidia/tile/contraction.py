@@ -114,7 +114,7 @@ def _sizes(
     left = contraction.operands[0]
     rate, least = _rate(contraction, architecture)
     flops, count = contraction.definition.flops(contraction), contraction.result.tensor.size
-    depth = max(1.0, flops / 2 / at_hint(count))
+    depth = max(1.0, flops / 2 / max(1, at_hint(count)))
     same = tuple(dims) == contraction.result.dims and contraction.name == "dot_general"
     batches = len(contraction.lhs_batching_dimensions) if same else 0
     scored: list[tuple[float, tuple[int, ...]]] = []
@@ -122,7 +122,7 @@ def _sizes(
         for columns in _SIDES:
             sizes = _cut(dims, rows, columns, batches)
             pairs = zip(map(at_hint, dims), sizes, strict=True)
-            tiles = math.prod(-(-n // size) for n, size in pairs)
+            tiles = max(1, math.prod(-(-n // size) for n, size in pairs))
             own = max(math.prod(sizes[:-1]), least[0]), max(sizes[-1] if sizes else 1, least[1])
             lost = _lost(contraction, own)
             price = _price(own, tiles, depth, left.element.itemsize, rate, architecture, lost)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ....hlo.build import Builder
+from ....hlo.deciding import estimating
 from ....hlo.graph import Op, Region, Value
 from ....hlo.types import F32, TensorType
 from ....optimizer.tiles import implicit
@@ -30,6 +31,7 @@ Clocks = Callable[[Region], float]  # what a region around one product is predic
 Emit = Callable[[Region], KernelCode]
 
 
+@estimating()
 def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
     """How many parts the sum of a region around one product is best cut into; 1: it stays."""
     (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
@@ -76,7 +78,8 @@ def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) 
     count = len(region.arguments)
     places = [sums, *(Memory(n) for n in range(count + len(region.results)))]
     whole.add(rest(behind), places)
-    moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
+    with estimating():
+        moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
     note = f"the sum is done in {parts} parts"
     return whole.code(main.definition.flops(main), moved, (note,))
 

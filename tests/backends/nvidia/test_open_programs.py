@@ -161,3 +161,27 @@ def test_products_outside_of_the_pipeline_say_so() -> None:
         np.testing.assert_allclose(
             np.asarray(got, np.float32), np.asarray(wanted, np.float32), rtol=2e-2, atol=2e-2
         )
+
+
+def test_sizes_that_may_be_0() -> None:
+    """Neither are arrays without elements touched, nor do bounds of the others change."""
+    b = Builder()
+    kinds = [TensorType(dims, F32) for dims in ((N, 32), (32, 48), (5, 32), (N, 4, 16))]
+    x, w, y, z = b.arguments(kinds)
+    sums: dict[str, Any] = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+    results = [
+        b("dot_general", x, w, type=TensorType((N, 48), F32), **sums),
+        b.reduce("add", x, b.constant(0, SCALAR), (0,)),
+        b.reduce("maximum", x, b.constant(0, SCALAR), (1,)),
+        b("concatenate", b("exponential", x), y, dimension=0),
+        b("pad", x, b.constant(1, SCALAR), edge_padding_low=(1, 0), edge_padding_high=(2, 3),
+          interior_padding=(0, 0)),
+        b("transpose", z, permutation=(1, 0, 2)),
+    ]  # fmt: skip
+    made = Module({"main": Function("main", b.region(results))}, symbols={"n": Symbol(0, 300)})
+    program = girih.compile(made, target="ptx-sim", options=OPTIONS)
+    rng = np.random.default_rng(0)
+    for n in (3, 0, 70):
+        shapes = [(n, 32), (32, 48), (5, 32), (n, 4, 16)]
+        given = [rng.standard_normal(dims).astype(np.float32) for dims in shapes]
+        same(program(*given), interpret(made, given))
