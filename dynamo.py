@@ -1,10 +1,10 @@
 """`torch.compile(model, backend="girih")`: graphs of TorchDynamo as girih programs.
 
-A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, that is one program
-for all of them (`call_sizes.py`), or, where girih has no such code, with a warning
-one for each combination. Parameters and buffers become weights of the program, which are read where they are;
-when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
-a warning, or is an error with `options={"fallback": False}`.
+A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, one program serves all
+of them (`call_sizes.py`), or, with a warning, one each where girih has no such code. Parameters and
+buffers become weights of the program, which are read where they are; when one of them changes, the
+graph is compiled anew. What a graph changes in place is overwritten where it lies. What girih
+cannot compile runs in PyTorch with a warning, or is an error with `options={"fallback": False}`.
 
 A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, for
 whose architecture it is compiled. There, tensors are read where they lie (DLPack), results stay,
