@@ -60,7 +60,8 @@ def main() -> int:
         RESULTS.mkdir(exist_ok=True)
         text = json.dumps({"machine": machine(), "asked": vars(asked), **found}, indent=1)
         (RESULTS / "jit_dynamic.json").write_text(text + "\n")
-    return 0 if all([shown(name, one) for name, one in found.items()]) else 1
+    good = [shown(name, one) for name, one in found.items()]
+    return 0 if all(good) else 1
 
 
 def bert(asked: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
