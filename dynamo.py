@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
@@ -28,8 +30,8 @@ from .hlo.errors import UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
 from .hlo.sizes import Symbol
-from .hlo.symbols import Dim, bound
-from .hlo.types import TensorType
+from .hlo.symbols import Dim, SymbolicDim, bound, symbols_of
+from .hlo.types import UI8, TensorType
 from .options import Options
 from .runtime.devices.architectures import target_for
 
@@ -175,8 +177,11 @@ class _Graph:
         """A program that serves other sizes, too; None, with a warning, if girih has no code for
         that."""
         before = [program.chosen for program in self.programs]
+        said = [
+            one.said if size >= 0 else None for one, size in zip(self.places, sizes, strict=True)
+        ]
         try:
-            return self.made(args, sizes, opened([one.said for one in self.places], sizes, before))
+            return self.made(args, sizes, opened(said, sizes, before))
         except UserError as error:
             if self.options.strict:
                 raise
@@ -230,7 +235,7 @@ class _Program:
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
         values = dict(zip((one.symbol for one in owner.places), chosen.dims, strict=True))
         read = _read(graph, owner.inputs, args, frozen, values, chosen.ranges)
-        self.outputs, self.updates = read.outputs, read.updates
+        self.outputs, self.updates, self.told = read.outputs, read.updates, read.told
         module = lower(read.program)
         if self.updates and module.signature is not None:
             first = len(module.signature.results) - len(self.updates)
@@ -253,11 +258,17 @@ class _Program:
         values = self.chosen.values(sizes)
         if self.gpu is None:
             given = [array_of(args[at]) for at in self.given]
+            given += [np.empty((values[name], 0), np.uint8) for name in self.told]
             found = self.run.donate(*given) if self.updates else self.run.call_flat(given)
             tensor = tensor_of
         else:
-            found = self.run.on_device(*[_plain(args[at]).contiguous() for at in self.given])
-            tensor = _taken
+            import torch
+
+            there = [_plain(args[at]).contiguous() for at in self.given]
+            there += [
+                there[0].new_empty((values[name], 0), dtype=torch.uint8) for name in self.told
+            ]
+            found, tensor = self.run.on_device(*there), _taken
         results = iter(found)
         outputs = [one.finished(values, results, tensor) for one in self.outputs]
         for at, result in zip(self.updates, results, strict=True):
@@ -326,11 +337,13 @@ def _written(graph: Any) -> set[str]:
 
 class _Read(NamedTuple):
     """A graph as a reader's Program, whose results are those of `outputs` that are tensors, and
-    behind them the new values of the arguments `updates`."""
+    behind them the new values of the arguments `updates`. Behind its tensors it takes one of no
+    bytes, [size, 0], for each of the sizes `told`, which no other has."""
 
     program: Program
     outputs: list[_Output]
     updates: list[int]
+    told: list[str]
 
 
 def _read(
@@ -360,6 +373,19 @@ def _read(
     for name, value in reader.tensors.items():
         inputs.append(Input("constant", name, name))
         tensors[name] = _weight(name, value)
+    known = {
+        name for one in inputs if one.kind == "user" and one.name in read.types
+        for dim in read.types[one.name].dims for name in symbols_of(dim)
+    }  # fmt: skip
+    told = [name for name in ranges if name not in known]
+    inputs += [Input("user", f"size {name}") for name in told]
+    read = replace(
+        read, inputs=(*read.inputs, *(f"size {name}" for name in told)),
+        types={
+            **read.types,
+            **{f"size {name}": TensorType((SymbolicDim(name), 0), UI8) for name in told},
+        },
+    )  # fmt: skip
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     given = output.args[0]
     nodes = given if isinstance(given, (tuple, list)) else (given,)
@@ -374,7 +400,7 @@ def _read(
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
         output_tree=Tree.flat(len(kept)), symbols=ranges, name="graph",
     )  # fmt: skip
-    return _Read(program, outputs, list(updates))
+    return _Read(program, outputs, list(updates), told)
 
 
 def _without_updates(graph: Graph, names: Sequence[str]) -> tuple[dict[int, Ref], Graph]:

@@ -111,6 +111,17 @@ def test_sizes_are_compiled_once_in_training(made: list[Any]) -> None:
     assert len(made) == 2  # forward and backward
 
 
+def test_sizes_that_are_integers_alone(made: list[Any]) -> None:
+    def repeated(x: torch.Tensor, count: int) -> torch.Tensor:
+        return x.expand(count, 3).cumsum(1) + x.new_ones(count, 3)
+
+    quick = torch.compile(repeated, backend="girih", options=STRICT)
+    x = torch.randn(3)
+    for count in (4, 6, 9, 2):
+        close(quick(x, count), repeated(x, count))
+    assert len(made) == 2
+
+
 @pytest.fixture
 def no_open_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler refuses sizes that calls decide."""
