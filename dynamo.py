@@ -26,7 +26,7 @@ from .frontends.torch.exported import Reader, array_of, decompositions, element_
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
 from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
-from .hlo.errors import UserError
+from .hlo.errors import CompilerBug, UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
 from .hlo.sizes import Symbol
@@ -182,7 +182,7 @@ class _Graph:
         ]
         try:
             return self.made(args, sizes, opened(said, sizes, before))
-        except UserError as error:
+        except (UserError, CompilerBug) as error:
             if self.options.strict:
                 raise
             self.opens = False
@@ -191,14 +191,14 @@ class _Graph:
 
     def made(self, args: Sequence[Any], sizes: tuple[int, ...], chosen: Chosen) -> _Program:
         """A program, which is kept; `torch._dynamo.utils.counters["girih"]` has how many there are,
-        and the seconds that they took."""
+        and the milliseconds that they took."""
         from torch._dynamo.utils import counters
 
         begin = time.perf_counter()
         before = [program.chosen for program in self.programs]
         program = _Program(self, args, sizes, chosen, before)
         counters["girih"]["programs"] += 1
-        counters["girih"]["seconds"] += time.perf_counter() - begin
+        counters["girih"]["milliseconds"] += round(1e3 * (time.perf_counter() - begin))
         self.programs.append(program)
         return program
 
