@@ -114,14 +114,14 @@ def bounded(
     """The module with an end of each range that has none, and what is chosen then. It is as far as
     `ROOM` says, and as the memory of the machine allows."""
     least: dict[str, int] = {}
+    wanted: dict[str, int] = {}
     for number, (dim, size) in enumerate(zip(chosen.dims, sizes, strict=True)):
-        if not isinstance(dim, int):
-            earlier = (one.largest(number) for one in before)
-            least[repr(dim)] = max(least.get(repr(dim), 0), size, *earlier)
-    room = {
-        name: max(LEAST, ROOM * least[name])
-        for name, said in chosen.ranges.items() if said.maximum is None
-    }  # fmt: skip
+        if isinstance(dim, int):
+            continue
+        name, earlier = repr(dim), [one.largest(number) for one in before]
+        least[name] = max(least.get(name, 0), size, *earlier)
+        wanted[name] = max(wanted.get(name, LEAST), ROOM * size, *earlier)
+    room = {name: wanted[name] for name, said in chosen.ranges.items() if said.maximum is None}
     tensors = list(_tensors(module))
     while True:
         ranges = {

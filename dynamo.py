@@ -1,10 +1,10 @@
 """`torch.compile(model, backend="girih")`: graphs of TorchDynamo as girih programs.
 
-A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, that is one program
-for all of them (`call_sizes.py`), or, where girih has no such code, with a warning
-one for each combination. Parameters and buffers become weights of the program, which are read where they are;
-when one of them changes, the graph is compiled anew. What girih cannot compile runs in PyTorch with
-a warning, or is an error with `options={"fallback": False}`.
+A graph is compiled at its first call. Where TorchDynamo made sizes symbolic, one program serves all
+of them (`call_sizes.py`), or, with a warning, one each where girih has no such code. Parameters and
+buffers become weights of the program, which are read where they are; when one of them changes, the
+graph is compiled anew. What a graph changes in place is overwritten where it lies. What girih
+cannot compile runs in PyTorch with a warning, or is an error with `options={"fallback": False}`.
 
 A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, for
 whose architecture it is compiled. There, tensors are read where they lie (DLPack), results stay,
@@ -13,22 +13,25 @@ and all is in the order of PyTorch's current stream.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
 from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
-from .hlo.errors import UserError
+from .hlo.errors import CompilerBug, UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
 from .hlo.sizes import Symbol
-from .hlo.symbols import Dim, bound
-from .hlo.types import TensorType
+from .hlo.symbols import Dim, SymbolicDim, bound, symbols_of
+from .hlo.types import UI8, TensorType
 from .options import Options
 from .runtime.devices.architectures import target_for
 
@@ -174,9 +177,12 @@ class _Graph:
         """A program that serves other sizes, too; None, with a warning, if girih has no code for
         that."""
         before = [program.chosen for program in self.programs]
+        said = [
+            one.said if size >= 0 else None for one, size in zip(self.places, sizes, strict=True)
+        ]
         try:
-            return self.made(args, sizes, opened([one.said for one in self.places], sizes, before))
-        except UserError as error:
+            return self.made(args, sizes, opened(said, sizes, before))
+        except (UserError, CompilerBug) as error:
             if self.options.strict:
                 raise
             self.opens = False
@@ -184,12 +190,15 @@ class _Graph:
             return None
 
     def made(self, args: Sequence[Any], sizes: tuple[int, ...], chosen: Chosen) -> _Program:
-        """A program, which is kept; `counters["girih"]` of torch._dynamo.utils counts them."""
+        """A program, which is kept; `torch._dynamo.utils.counters["girih"]` has how many there are,
+        and the milliseconds that they took."""
         from torch._dynamo.utils import counters
 
+        begin = time.perf_counter()
         before = [program.chosen for program in self.programs]
         program = _Program(self, args, sizes, chosen, before)
         counters["girih"]["programs"] += 1
+        counters["girih"]["milliseconds"] += round(1e3 * (time.perf_counter() - begin))
         self.programs.append(program)
         return program
 
@@ -226,7 +235,7 @@ class _Program:
         self.frozen = [(args[at], _version(args[at])) for at, fixed in enumerate(frozen) if fixed]
         values = dict(zip((one.symbol for one in owner.places), chosen.dims, strict=True))
         read = _read(graph, owner.inputs, args, frozen, values, chosen.ranges)
-        self.outputs, self.updates = read.outputs, read.updates
+        self.outputs, self.updates, self.told = read.outputs, read.updates, read.told
         module = lower(read.program)
         if self.updates and module.signature is not None:
             first = len(module.signature.results) - len(self.updates)
@@ -249,11 +258,17 @@ class _Program:
         values = self.chosen.values(sizes)
         if self.gpu is None:
             given = [array_of(args[at]) for at in self.given]
+            given += [np.empty((values[name], 0), np.uint8) for name in self.told]
             found = self.run.donate(*given) if self.updates else self.run.call_flat(given)
             tensor = tensor_of
         else:
-            found = self.run.on_device(*[_plain(args[at]).contiguous() for at in self.given])
-            tensor = _taken
+            import torch
+
+            there = [_plain(args[at]).contiguous() for at in self.given]
+            there += [
+                there[0].new_empty((values[name], 0), dtype=torch.uint8) for name in self.told
+            ]
+            found, tensor = self.run.on_device(*there), _taken
         results = iter(found)
         outputs = [one.finished(values, results, tensor) for one in self.outputs]
         for at, result in zip(self.updates, results, strict=True):
@@ -322,11 +337,13 @@ def _written(graph: Any) -> set[str]:
 
 class _Read(NamedTuple):
     """A graph as a reader's Program, whose results are those of `outputs` that are tensors, and
-    behind them the new values of the arguments `updates`."""
+    behind them the new values of the arguments `updates`. Behind its tensors it takes one of no
+    bytes, [size, 0], for each of the sizes `told`, which no other has."""
 
     program: Program
     outputs: list[_Output]
     updates: list[int]
+    told: list[str]
 
 
 def _read(
@@ -356,6 +373,19 @@ def _read(
     for name, value in reader.tensors.items():
         inputs.append(Input("constant", name, name))
         tensors[name] = _weight(name, value)
+    known = {
+        name for one in inputs if one.kind == "user" and one.name in read.types
+        for dim in read.types[one.name].dims for name in symbols_of(dim)
+    }  # fmt: skip
+    told = [name for name in ranges if name not in known]
+    inputs += [Input("user", f"size {name}") for name in told]
+    read = replace(
+        read, inputs=(*read.inputs, *(f"size {name}" for name in told)),
+        types={
+            **read.types,
+            **{f"size {name}": TensorType((SymbolicDim(name), 0), UI8) for name in told},
+        },
+    )  # fmt: skip
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     given = output.args[0]
     nodes = given if isinstance(given, (tuple, list)) else (given,)
@@ -370,7 +400,7 @@ def _read(
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
         output_tree=Tree.flat(len(kept)), symbols=ranges, name="graph",
     )  # fmt: skip
-    return _Read(program, outputs, list(updates))
+    return _Read(program, outputs, list(updates), told)
 
 
 def _without_updates(graph: Graph, names: Sequence[str]) -> tuple[dict[int, Ref], Graph]:

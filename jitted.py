@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from .call_sizes import Chosen, bounded, fixed, opened, warn
-from .hlo.errors import UserError
+from .hlo.errors import CompilerBug, UserError
 from .hlo.extras import require
 from .hlo.sizes import Symbol
 from .hlo.stated_sizes import Stated, dims_of_arguments, symbol_of_stated
@@ -118,6 +118,14 @@ class _StatedSizes(NamedTuple):
                 raise UserError(
                     f"girih.jit: {self.paths[number]} is {sizes[number]}, but sizes= says that it "
                     f"is {said}"
+                )
+        first: dict[str, int] = {}
+        for number, name in self.names.items():
+            other = first.setdefault(name, number)
+            if sizes[number] != sizes[other]:
+                raise UserError(
+                    f"girih.jit: {self.paths[other]} is {sizes[other]} and {self.paths[number]} is "
+                    f"{sizes[number]}, but sizes= calls both {name}"
                 )
 
 
@@ -267,8 +275,8 @@ class JitFunction:
             chosen = opened(said, sizes, before, names)
             try:
                 specs = self._static.joined(self._specs(tree, kinds, chosen), arguments, keywords)
-                made = self._build_open(*specs, gpu, chosen, sizes, before)
-            except UserError as error:
+                made = self._build_open(specs, gpu, chosen, sizes, before)
+            except (UserError, CompilerBug) as error:
                 if self._options.strict:
                     raise
                 family.opens = False
@@ -338,8 +346,7 @@ class JitFunction:
 
     def _build_open(
         self,
-        arguments: Any,
-        keywords: Any,
+        specs: tuple[Sequence[Any], dict[str, Any]],
         gpu: Gpu | None,
         chosen: Chosen,
         sizes: Sequence[int],
@@ -347,6 +354,7 @@ class JitFunction:
     ) -> tuple[Chosen, _Compiled]:
         from .frontends.jax.traced import import_open, trace
 
+        arguments, keywords = specs
         traced = trace(self._jitted, arguments, keywords)
         module = import_open(self._jitted, arguments, keywords)
         module, chosen = bounded(module, chosen, sizes, before)
@@ -440,7 +448,9 @@ class _Static:
             numbered = [positional.index(name) for name in named if name in positional]
         self.numbers, self.names = frozenset(numbered), frozenset(named)
 
-    def joined(self, dynamic: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    def joined(
+        self, dynamic: Any, arguments: Sequence[Any], keywords: dict[str, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
         """The call's arguments and keywords, with others in place of the dynamic ones."""
         own, named = dynamic
         numbers = {n if n >= 0 else len(arguments) + n for n in self.numbers}

@@ -15,6 +15,7 @@ import pytest
 from jax import lax
 
 import girih
+from girih.call_sizes import GirihWarning
 from girih.hlo.errors import UserError
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -272,3 +273,67 @@ def test_arrays_on_a_gpu_stay_there(monkeypatch):
         monkeypatch.setattr(type(x), "devices", lambda self, c=capability: {Device(c)})
         with pytest.raises(UserError, match="an argument lies on (cuda|rocm):3; pass"):
             girih.jit(lambda x: x, target=target)(x)
+
+
+# Sizes that calls decide.
+
+
+def rows(count: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).normal(size=(count, 4)).astype(np.float32)
+
+
+def scored(x: Any, weight: Any, *, power: int, names: Any) -> Any:
+    hidden = jnp.tanh(x @ weight) ** power
+    return {"shares": jax.nn.softmax(hidden, axis=0), "sum": names["bias"] + x.sum(0)}, x.T
+
+
+def test_sizes_that_vary_are_one_program():
+    jitted = girih.jit(scored, static_argnames="power", dynamic=True)
+    plain = jax.jit(scored, static_argnames="power")
+    weight, names = rows(4, 1), {"bias": jnp.float32(2)}
+    for count, programs in ((3, 1), (5, 2), (1, 2), (300, 2), (700, 3), (9, 3)):
+        found = jitted(rows(count), weight, power=3, names=names)
+        assert_same(found, plain(rows(count), weight, power=3, names=names))
+        assert f"{programs} programs" in repr(jitted)
+
+
+def test_sizes_that_were_equal_may_differ():
+    jitted = girih.jit(lambda x, y: x @ y.T, dynamic=True)
+    for first, second, programs in ((3, 3, 1), (4, 4, 2), (5, 5, 2), (5, 6, 3), (9, 2, 3)):
+        x, y = rows(first), rows(second, 1)
+        assert_same(jitted(x, y), jnp.asarray(x @ y.T))
+        assert f"{programs} programs" in repr(jitted)
+
+
+def test_sizes_that_users_open():
+    sizes = {"x.0": "batch", "y.0": "batch", "batch": range(2, 65, 2)}
+    jitted = girih.jit(lambda x, y: x * y, sizes=sizes)
+    for count in (4, 2, 64):
+        assert_same(jitted(rows(count), rows(count, 1)), jnp.asarray(rows(count) * rows(count, 1)))
+    assert "1 programs" in repr(jitted)
+    with pytest.raises(UserError, match=r"x\.0 is 66, but sizes= says .* from 2 to 64 in steps"):
+        jitted(rows(66), rows(66))
+    with pytest.raises(UserError, match=r"x\.0 is 4 and y\.0 is 6, but sizes= calls both batch"):
+        jitted(rows(4), rows(6))
+
+
+def test_sizes_of_no_argument_are_errors():
+    with pytest.raises(UserError, match=r"sizes= names 'z\.0', but a call has x\.0, x\.1"):
+        girih.jit(lambda x: x + 1, sizes={"z.0": (1, 4)})(X)
+
+
+def test_sizes_that_jax_has_to_know_are_told():
+    def branching(x: Any) -> Any:
+        return x + 1 if x.shape[0] > 4 else x - 1
+
+    jitted = girih.jit(branching, dynamic=True)
+    assert_same(jitted(rows(3)), jnp.asarray(rows(3) - 1))
+    with pytest.warns(GirihWarning, match="each size of 'branching' is compiled on its own"):
+        assert_same(jitted(rows(5)), jnp.asarray(rows(5) + 1))
+    for count in (6, 2):
+        assert_same(jitted(rows(count)), branching(jnp.asarray(rows(count))))
+    assert "4 programs" in repr(jitted)
+    strict = girih.jit(branching, dynamic=True, options=girih.Options(strict=True))
+    strict(rows(3))
+    with pytest.raises(UserError, match="JAX could not trace 'branching'"):
+        strict(rows(5))

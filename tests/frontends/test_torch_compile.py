@@ -13,7 +13,7 @@ from torch import nn
 
 from girih.call_sizes import GirihWarning
 from girih.dynamo import _Graph
-from girih.hlo.errors import UserError
+from girih.hlo.errors import UnsupportedError, UserError
 
 STRICT = {"fallback": False, "cache": "off"}
 
@@ -29,15 +29,15 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is compiled, in order; None for what falls back."""
+    """What is compiled, in order."""
     programs: list[Any] = []
-    plain = _Graph.compile
+    plain = _Graph.made
 
-    def compile(self: Any, *args: Any) -> Any:
+    def made(self: Any, *args: Any) -> Any:
         programs.append(plain(self, *args))
         return programs[-1]
 
-    monkeypatch.setattr(_Graph, "compile", compile)
+    monkeypatch.setattr(_Graph, "made", made)
     return programs
 
 
@@ -80,24 +80,81 @@ def test_changed_parameters_are_seen(made: list[Any], freeze: bool) -> None:
     assert not made[-1].frozen
 
 
-def test_sizes_are_compiled_one_by_one(made: list[Any]) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_are_compiled_once(made: list[Any], dynamic: bool | None) -> None:
     model = perceptron()
-    quick = compiled(model)
+    quick = torch.compile(model, backend="girih", dynamic=dynamic, options=STRICT)
     with torch.no_grad():
-        for rows in (3, 4, 5, 4, 5):
+        for rows in (3, 4, 5, 4, 300):
             x = torch.randn(rows, 16)
             close(quick(x), model(x))
-    assert len(made) == 3
-
-
-def test_a_limit_of_sizes_is_told() -> None:
-    model = perceptron()
-    quick = torch.compile(model, backend="girih", dynamic=True, options={"sizes": 1})
-    with torch.no_grad():
-        quick(torch.randn(3, 16))
-        x = torch.randn(4, 16)
-        with pytest.warns(GirihWarning, match="more than 1 combinations of sizes"):
+        open_ones = [program for program in made if program.chosen.ranges]
+        assert len(open_ones) == 1 and len(made) == (1 if dynamic else 2)
+        for rows in (600, 7, 2000):  # more than was planned for, once
+            x = torch.randn(rows, 16)
             close(quick(x), model(x))
+    assert len(made) == (2 if dynamic else 3)
+    assert [program.chosen.ranges["n0"].last for program in made[-2:]] == [512, 4096]
+
+
+def test_sizes_are_compiled_once_in_training(made: list[Any]) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    twin = copy.deepcopy(model)
+    quick = torch.compile(model, backend="girih", dynamic=True, options=STRICT)
+    for rows in (5, 9, 4):
+        x = torch.randn(rows, 6)
+        for net, one in ((model, quick), (twin, twin)):
+            net.zero_grad()
+            one(x).square().mean().backward()
+        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+            close(ours.grad, theirs.grad)
+    assert len(made) == 2  # forward and backward
+
+
+def test_sizes_that_are_integers_alone(made: list[Any]) -> None:
+    def repeated(x: torch.Tensor, count: int) -> torch.Tensor:
+        return x.expand(count, 3).cumsum(1) + x.new_ones(count, 3)
+
+    quick = torch.compile(repeated, backend="girih", options=STRICT)
+    x = torch.randn(3)
+    for count in (4, 6, 9, 2):
+        close(quick(x, count), repeated(x, count))
+    assert len(made) == 2
+
+
+@pytest.fixture
+def no_open_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler refuses sizes that calls decide."""
+    import girih.compiler
+
+    plain = girih.compiler.compile
+
+    def compile(module: Any, **options: Any) -> Any:
+        if module.symbols:
+            raise UnsupportedError("nothing here takes open sizes")
+        return plain(module, **options)
+
+    monkeypatch.setattr(girih.compiler, "compile", compile)
+
+
+def test_a_compilation_for_each_size_is_told(no_open_code: None, made: list[Any]) -> None:
+    model = perceptron()
+    options = {"sizes": 2, "cache": "off"}
+    quick = torch.compile(model, backend="girih", dynamic=True, options=options)
+    with torch.no_grad():
+        with pytest.warns(GirihWarning, match="each size .* on its own: nothing here"):
+            quick(torch.randn(3, 16))
+        for rows in (4, 3, 4):
+            x = torch.randn(rows, 16)
+            close(quick(x), model(x))
+        assert len(made) == 2
+        x = torch.randn(5, 16)
+        with pytest.warns(GirihWarning, match="more than 2 combinations of sizes"):
+            close(quick(x), model(x))
+    torch._dynamo.reset()
+    strict = torch.compile(model, backend="girih", dynamic=True, options={**STRICT, "strict": True})
+    with torch.no_grad(), pytest.raises(Exception, match="nothing here takes open sizes"):
+        strict(torch.randn(3, 16))
 
 
 def test_training_gives_the_same_losses(made: list[Any]) -> None:
@@ -145,6 +202,35 @@ def test_inputs_that_are_changed_and_views() -> None:
         assert ours.stride() == theirs.stride()
         close(ours, theirs, 1e-2)
     close(x, twins[0])
+
+
+class Cache(nn.Module):
+    """Writes rows of a buffer and of an argument, and reads the buffer."""
+
+    rows: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(8, 4))
+
+    def forward(self, at: torch.Tensor, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        self.rows.index_copy_(0, at, x)
+        other.index_add_(0, at, x)
+        return self.rows.sum(0)
+
+
+def test_what_a_graph_changes_is_overwritten_where_it_lies(made: list[Any]) -> None:
+    model, twin = Cache(), Cache()
+    quick, other = compiled(model), torch.ones(4, 8).T  # its memory is not row-major
+    theirs, place = other.clone(), model.rows.data_ptr()
+    with torch.no_grad():
+        for number in range(3):
+            at, x = torch.tensor([number, 7 - number]), torch.randn(2, 4)
+            close(quick(at, x, other), twin(at, x, theirs))
+            close(other, theirs)
+            close(model.rows, twin.rows)
+    assert model.rows.data_ptr() == place and model.rows._version >= 3
+    assert made[0].run.memory.replaced_bytes == 2 * 8 * 4 * 4
 
 
 def test_results_have_pytorchs_memory_order() -> None:
