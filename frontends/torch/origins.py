@@ -10,7 +10,7 @@ from ..user_line import is_ours
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
-_MODULES = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]nn[/\\]")
+_MODULES = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]nn[/\\](?!modules[/\\]module\.py)")
 
 
 @lru_cache(maxsize=4096)
