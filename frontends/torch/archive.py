@@ -266,7 +266,9 @@ def _limits(
     return symbols, constraints
 
 
-def _places(paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Graph) -> dict[str, Dim]:
+def _places(
+    paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Graph
+) -> dict[str, Dim]:
     """What guards call the sizes of inputs, "L['x']['key'].size()[1]", and these."""
     found: dict[str, Dim] = {}
     for bound, path in paths:

@@ -19,8 +19,8 @@ from ...hlo.errors import (
     VerifyError,
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
-from ...hlo.signature import Signature, Tree
 from ...hlo.needed_sizes import is_known, reduced, with_needed_sizes
+from ...hlo.signature import Signature, Tree
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, symbols_of
 from ...hlo.types import F64, I1, I64, TensorType, unsharded

@@ -172,7 +172,8 @@ def cases() -> list[Case]:
         depthwise=nn.Conv2d(4, 4, 3, 2, 1, groups=4), up=nn.ConvTranspose2d(4, 2, 4, 2, 1),
     ).eval()  # fmt: skip
     return [
-        *(Case(f.__name__, Calls(f), PLAIN) for f in (reshapes, numbers, made, reductions, attention)),
+        *(Case(f.__name__, Calls(f), PLAIN) for f in (reshapes, numbers, made)),
+        *(Case(f.__name__, Calls(f), PLAIN) for f in (reductions, attention)),
         Case("norms", normed, PLAIN),
         Case("convolved", convolutions, SQUARES, True),
         *(Case(f.__name__, Calls(f), SQUARES, True) for f in (pools, resized, borders)),

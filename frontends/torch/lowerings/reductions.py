@@ -139,7 +139,7 @@ def argument_of(largest: bool) -> Callable[..., Value]:
         if not self.rank:
             return c.full(0, (), I64)
         if dim is None:
-            flat = c.builder.reshape(self, (math.prod(map(static, self.dims)),))
+            flat = c.builder.reshape(self, (math.prod(self.dims),))
             place = extreme_place(c, flat, 0, largest)[1]
             return c.builder.reshape(place, c.dims)
         axis = axis_of(dim, self.rank)
