@@ -1,7 +1,7 @@
 """What a program needs of its sizes, so that each of its operations has a meaning.
 
-An importer that has only the types of a trace knows no conditions of sizes: `view(b, n // 2, 32)` of
-`[b, n, 16]` means something for even n alone. Clauses of operations ask for them; what does not
+An importer that has only the types of a trace knows no conditions of sizes: `view(b, n // 2, 32)`
+of `[b, n, 16]` means something for even n alone. Clauses of operations ask for them; what does not
 follow from what the module says becomes a constraint of it, with the line of the operation.
 """
 
@@ -37,9 +37,9 @@ def with_needed_sizes(module: Module) -> Module:
                     facts = Assumptions(module.symbols, found)
                 except UserError as error:
                     raise UserError(f"{op.place}{op.name}: {error}") from None
-    return module if len(found) == len(module.constraints) else replace(
-        module, constraints=tuple(found)
-    )
+    if len(found) == len(module.constraints):
+        return module
+    return replace(module, constraints=tuple(found))
 
 
 def _asked(op: Op, facts: Assumptions) -> list[SizeConstraint]:

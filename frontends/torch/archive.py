@@ -22,7 +22,7 @@ import numpy as np
 from ...hlo.assumptions import Assumptions
 from ...hlo.errors import UserError
 from ...hlo.graph import Weight
-from ...hlo.needed_sizes import is_known
+from ...hlo.needed_sizes import is_known, reduced
 from ...hlo.size_text import parse_dim
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, substituted, symbols_of
@@ -171,8 +171,7 @@ class _Archive:
             output_tree=tree_of_json(call["out_spec"]),
             names=arguments,
             symbols=symbols,
-            constraints=tuple(constraints),
-            branches=tuple(_branches(said.get("guards_code") or (), places, symbols)),
+            constraints=_conditions(said.get("guards_code") or (), places, symbols, constraints),
             name=os.path.splitext(os.path.basename(self.name))[0]
             if self.name != "the .pt2 archive" else model,
         )  # fmt: skip
@@ -266,7 +265,9 @@ def _limits(
     return symbols, constraints
 
 
-def _places(paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Graph) -> dict[str, Dim]:
+def _places(
+    paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Graph
+) -> dict[str, Dim]:
     """What guards call the sizes of inputs, "L['x']['key'].size()[1]", and these."""
     found: dict[str, Dim] = {}
     for bound, path in paths:
@@ -282,24 +283,29 @@ def _places(paths: Sequence[tuple[Input, str]], names: Sequence[str], graph: Gra
     return found
 
 
-def _branches(
-    guards: Sequence[str], places: Mapping[str, Dim], symbols: Mapping[str, Symbol]
-) -> list[SizeConstraint]:
-    """The conditions under which the export's graph is that of its model, beyond the ranges of
-    symbols. A file does not tell the model's own from PyTorch's: of those, whether a size is 0 or 1
-    does not change what a graph means."""
-    facts, found = Assumptions(symbols), list[SizeConstraint]()
+def _conditions(
+    guards: Sequence[str],
+    places: Mapping[str, Dim],
+    symbols: Mapping[str, Symbol],
+    said: Sequence[SizeConstraint],
+) -> tuple[SizeConstraint, ...]:
+    """What is said, and the conditions under which the export's graph is that of its model. A file
+    does not tell the model's own from PyTorch's: of those, whether a size is 0 or 1 does not change
+    what a graph means."""
+    found = list(said)
+    facts = Assumptions(symbols, found)
     for text in guards:
         try:
             parts = parse_guard_text(text, places, "a condition of the export")
         except Unreadable as error:
             raise UserError(f"the export depends on its sizes: {error}") from None
-        for said in parts:
-            is_one = said.relation == "!=" and said.right in (0, 1)
-            is_more = said.relation == "<=" and said.left in (0, 1, 2)
-            if not (is_one or is_more or is_known(said, facts)):
-                found.append(said)
-    return found
+        for part in parts:
+            is_one = part.relation == "!=" and part.right in (0, 1)
+            is_more = part.relation == "<=" and part.left in (0, 1, 2)
+            if not (is_one or is_more or is_known(part, facts)):
+                found.append(reduced(part, facts))
+                facts = Assumptions(symbols, found)
+    return tuple(found)
 
 
 # The signature.

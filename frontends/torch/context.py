@@ -17,11 +17,11 @@ import numpy as np
 
 from ...hlo.assumptions import Assumptions
 from ...hlo.build import Builder, build_region
-from ...hlo.graph import Region, Value
 from ...hlo.errors import UserError
+from ...hlo.graph import Region, Value
+from ...hlo.needed_sizes import is_known, reduced
 from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
-from ...hlo.needed_sizes import is_known, reduced
 from ...hlo.sizes import Relation, SizeConstraint
 from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
 from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded

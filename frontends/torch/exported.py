@@ -248,8 +248,9 @@ def _limits(
 def _model_line(place: Any) -> str:
     """`model.py:41`, where something that PyTorch knows of a size was learnt in a model's code."""
     frame = getattr(place, "framework_loc", None)
-    file = getattr(frame, "filename", "")
-    return f"{file}:{frame.lineno}" if file and is_models(file) else ""
+    if frame is None or isinstance(frame, str) or not is_models(frame.filename):
+        return ""
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _is_residue(place: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...hlo.graph import Value
 from ...hlo.types import TensorType
-from .context import Blocked, Context, axis_of
+from .context import Blocked, Context, axis_of, bounds, place_of
 from .lowerings.indexing import overwrite
 from .program import Graph, Node, Ref
 from .promotion import result_element
@@ -191,7 +191,7 @@ class Aliases:
         levels = self.levels(view, known)[:-1] if view.steps else []
         for (node, index), outer in zip(reversed(view.steps), reversed(levels), strict=True):
             with self.context.entered(node, (outer.tensor,)):
-                value = self.undo(node, index, outer, value)
+                value = self.undo(_with_sizes(node, known), index, outer, value)
         self.bases[view.base] = value
         self.versions[view.base] = self.versions.get(view.base, 0) + 1
 
@@ -199,8 +199,7 @@ class Aliases:
         """The base's present value and what each view on the way makes of it."""
         values = [self.bases.get(view.base) or known[view.base]]
         for node, index in view.steps:
-            if any(isinstance(argument, Ref) for argument in node.args[1:]):
-                raise Blocked("changes a view of a symbolic size in place", COPY)
+            node = _with_sizes(node, known)
             types = tuple(self.graph.types.get(name) for name in node.outputs)
             args = [values[-1], *(list(a) if type(a) is tuple else a for a in node.args[1:])]
             with self.context.entered(node, types):
@@ -223,12 +222,12 @@ class Aliases:
         axis = axis_of(given.get("dim", 0), outer.rank)
         size = outer.dims[axis]
         if name in ("select", "unbind"):
-            start = index if name == "unbind" else axis_of(given["index"], size)
+            start = index if name == "unbind" else place_of(c, given["index"], size)
             dims = list(outer.dims)
             dims[axis] = 1
             return overwrite(c, outer, c.builder.reshape(value, dims), axis, start, 1)
         if name in ("slice", "narrow"):
-            start = min(max(axis_of(given.get("start") or 0, size), 0), size)
+            start, _ = bounds(c, size, given.get("start"), None)
             step = given.get("step", 1) if name == "slice" else 1
             return overwrite(c, outer, value, axis, start, step)
         before = (self.graph.types[output] for output in node.outputs[:index])
@@ -238,6 +237,22 @@ class Aliases:
         """The new values of the graph's inputs that it has changed, by their numbers."""
         names = enumerate(self.graph.inputs)
         return {number: self.bases[name] for number, name in names if name in self.bases}
+
+
+def _with_sizes(node: Node, known: Mapping[str, Any]) -> Node:
+    """The node of a view with the sizes that the graph computes as formulas."""
+
+    def found(argument: Any) -> Any:
+        if type(argument) is tuple:
+            return tuple(map(found, argument))
+        if not isinstance(argument, Ref):
+            return argument
+        if isinstance(known[argument.name], Value):
+            raise Blocked("changes a view in place whose size the program computes", COPY)
+        return known[argument.name]
+
+    kwargs = {name: found(value) for name, value in node.kwargs.items()}
+    return replace(node, args=(node.args[0], *map(found, node.args[1:])), kwargs=kwargs)
 
 
 def _is_itself(node: Node) -> bool:

@@ -10,7 +10,7 @@ from ..user_line import is_ours
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
-_MODULES = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]nn[/\\]")
+_LAYERS = re.compile(r"[/\\]torch[/\\]nn[/\\](?!modules[/\\]module\.py)")
 
 
 @lru_cache(maxsize=4096)
@@ -33,4 +33,4 @@ def origin(stack_trace: str, module_path: str) -> tuple[Origin, ...]:
 
 def is_models(file: str) -> bool:
     """Whether code of a model stands in a file: the user's, a library's, or torch.nn."""
-    return bool(_MODULES.search(file)) or not (_LIBRARY.search(file) or is_ours(file))
+    return bool(_LAYERS.search(file)) or not (_LIBRARY.search(file) or is_ours(file))

@@ -77,23 +77,30 @@ def _size(node: ast.expr, text: str, values: Values) -> Dim:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return _size(node.operand, text, values) * -1
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-        name, first = node.func.id, node.args[0]
+    name, arguments = _call(node)
+    if arguments:
+        first = arguments[0]
         if name == "Symbol" and isinstance(first, ast.Constant):
             symbol = str(first.value)
             return values[symbol] if symbol in values else SymbolicDim(symbol)
         if name in _ROUNDED:
             return _ROUNDED[name](*_quotient(first, text, values))
         if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*(_size(part, text, values) for part in node.args))
+            return _FUNCTIONS[name](*(_size(part, text, values) for part in arguments))
     raise Unreadable(f"the size '{text}' is no formula of whole numbers")
+
+
+def _call(node: ast.expr) -> tuple[str, Sequence[ast.expr]]:
+    """The function's name and arguments; "" of what is no call."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id, node.args
+    return "", ()
 
 
 def _quotient(node: ast.expr, text: str, values: Values) -> tuple[Dim, int]:
     """A number that is no whole one, as one divided by another: of floats those whose products
     with sizes are exact."""
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-    arguments = node.args if isinstance(node, ast.Call) else []
+    name, arguments = _call(node)
     if name == "Float" and isinstance(arguments[0], ast.Constant):
         number = Fraction(str(arguments[0].value))
         if number.denominator <= _EXACT and number == Fraction(float(number)):
@@ -188,12 +195,12 @@ def parse_guards(text: str, values: Values, origin: str) -> list[SizeConstraint]
     found, left = list[SizeConstraint](), [node]
     while left:
         part = left.pop()
-        name = part.func.id if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) else ""
-        if name == "And" and isinstance(part, ast.Call):
-            left.extend(part.args)
-        elif name in _RELATIONS and isinstance(part, ast.Call) and len(part.args) == 2:
+        name, arguments = _call(part)
+        if name == "And":
+            left.extend(arguments)
+        elif name in _RELATIONS and len(arguments) == 2:
             turned, relation, more = _RELATIONS[name]
-            sides = [parse_size(ast.unparse(side), values) for side in part.args]
+            sides = [parse_size(ast.unparse(side), values) for side in arguments]
             first, second = reversed(sides) if turned else sides
             found.append(SizeConstraint(first + more, relation, second, origin))
         else:
@@ -204,9 +211,7 @@ def parse_guards(text: str, values: Values, origin: str) -> list[SizeConstraint]
 _PLACE = r"L(?:\['[^']+'\])(?:\[(?:'[^']*'|\d+)\]|\.\w+)*\.size\(\)\[\d+\]"
 
 
-def parse_guard_text(
-    text: str, places: Mapping[str, Dim], origin: str
-) -> list[SizeConstraint]:
+def parse_guard_text(text: str, places: Mapping[str, Dim], origin: str) -> list[SizeConstraint]:
     """The relations that a guard of a file says, such as `L['x'].size()[1] <= 64`. places: the size
     of each `L['x'].size()[1]`. Unreadable for other conditions."""
     symbols: dict[str, str] = {}

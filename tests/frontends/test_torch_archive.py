@@ -20,9 +20,9 @@ from torch import nn
 
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.archive import read_archive
-from girih.frontends.torch.sizes import NotAffine, parse_size
+from girih.frontends.torch.sizes import Unreadable, parse_size
 from girih.hlo.errors import UserError
-from girih.hlo.symbols import SymbolicDim
+from girih.hlo.symbols import SymbolicDim, ceildiv, maximum
 
 
 class Small(nn.Module):
@@ -219,11 +219,24 @@ def test_damaged_archives_give_user_errors_only(archive: bytes) -> None:
             import_torch(bytes(data))
 
 
-def test_sizes_are_affine_expressions() -> None:
-    symbol = "Symbol('s0', positive=True, integer=True)"
-    assert parse_size(f"Add(Mul(Integer(2), {symbol}), Integer(-1))") == SymbolicDim("s0") * 2 - 1
-    assert parse_size("Integer(7)") == 7
-    for text in (f"Mul({symbol}, Symbol('s1'))", f"FloorDiv({symbol}, Integer(2))", "1 +"):
-        with pytest.raises(NotAffine):
-            parse_size(text)
+def test_sizes_are_formulas_of_whole_numbers() -> None:
+    one, two = SymbolicDim("s0"), SymbolicDim("s1")
+    symbol, other = "Symbol('s0', positive=True, integer=True)", "Symbol('s1')"
+    for text, size in (
+        ("Integer(7)", 7),
+        (f"Add(Mul(Integer(2), {symbol}), Integer(-1))", one * 2 - 1),
+        (f"Mul({symbol}, {other})", one * two),
+        (f"FloorDiv(Add({symbol}, Integer(-1)), Integer(2))", (one - 1) // 2),
+        (f"PythonMod(Mul(Integer(-1), {symbol}), Integer(7))", -one % 7),
+        (f"CeilToInt(IntTrueDiv({symbol}, Integer(3)))", ceildiv(one, 3)),
+        (f"TruncToInt(Mul(Float('1.5', precision=53), ToFloat({symbol})))", 3 * one // 2),
+        (f"Max(Integer(1), {symbol})", maximum(1, one)),
+    ):
+        assert parse_size(text) == size
     assert parse_size(f"FloorDiv({symbol}, Integer(2))", {"s0": 7}) == 3
+    for text in (
+        "1 +", f"Pow({symbol}, Integer(-1))", f"FloorDiv({symbol}, Integer(0))",
+        f"TruncToInt(Mul(Float('0.3', precision=53), ToFloat({symbol})))", "log(Integer(3))",
+    ):  # fmt: skip
+        with pytest.raises(Unreadable):
+            parse_size(text)

@@ -396,7 +396,7 @@ def test_dynamic_sizes_stay_symbols() -> None:
 
 
 class Flattened(nn.Module):
-    """A size that is no sum of symbols: the product of two."""
+    """A size that is the product of two symbols."""
 
     def forward(self, x: torch.Tensor, *, y: torch.Tensor) -> torch.Tensor:
         return x.sum() + y.reshape(y.shape[0] * y.shape[1]).cumsum(0)
@@ -409,8 +409,7 @@ def test_examples_fix_dynamic_sizes() -> None:
     program = exported(Flattened(), inputs, keywords, dynamic_shapes=sizes)
     other, named = normal(6, 3), {"y": normal(6, 2)}
     for said in (program, saved(program)):
-        with pytest.raises(ImportBlockers):
-            import_torch(said)
+        assert len(import_torch(said).symbols) == 2
         module = import_torch(said, other, **named)
         assert not module.symbols
         (result,) = interpret(module, [array_of(other), array_of(named["y"])])
@@ -530,11 +529,11 @@ def test_what_is_no_export_is_told(source: Any, inputs: tuple[Any, ...], words: 
 def test_a_size_that_has_to_be_known_is_a_blocker_with_a_remedy_and_examples_fix_it() -> None:
     class Tail(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * torch.arange(x.shape[0], dtype=torch.float32)[:, None]
+            return x + torch.fft.rfft(x, dim=0).real.sum()
 
-    batch = torch.export.Dim("batch", min=2)
-    exported = torch.export.export(Tail(), (torch.ones(3, 4),), dynamic_shapes=({0: batch},))
+    dims = ({0: torch.export.Dim.AUTO},)
+    exported = torch.export.export(Tail(), (torch.ones(3, 4),), dynamic_shapes=dims)
     with pytest.raises(girih.ImportBlockers, match="give example inputs"):
         girih.import_model(exported)
     found = girih.compile(exported, torch.ones(5, 4))(np.ones((5, 4), np.float32))
-    assert found.tolist() == [[float(row)] * 4 for row in range(5)]
+    np.testing.assert_allclose(found, np.full((5, 4), 21), rtol=1e-5)

@@ -5,7 +5,8 @@
 builds every model of ARCHITECTURES with random weights, exports it, compiles it for the CPU (or
 `--on` another target) and compares all results with PyTorch's. `--keep` goes on with an earlier run
 whose rows stand in that file; what agrees there is not run again. `--write` writes
-docs/architectures.md.
+docs/architectures.md. `--open` leaves batch and length to the call: one program, compared at
+several sizes; `--write` then writes the page's last part, of the models that were run.
 """
 
 from __future__ import annotations
@@ -457,6 +458,60 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
         return Row(True, True, float("inf"), _first_line(error), seconds)
 
 
+OPEN_SIZES = ((3, 7), (1, 12), (2, 5))  # batch, length
+OPEN_TITLE = "## With open batch and length"
+
+
+def check_open(entry: Architecture, engine: str = "cpu") -> Row:
+    """The same by one program whose batch, and length of tokens, calls decide."""
+    started = time.perf_counter()
+    warnings.simplefilter("ignore")
+    import torch
+    from torch.utils import _pytree
+
+    model, inputs = build(entry)
+    auto = torch.export.Dim.AUTO
+    batch = next(iter(inputs.values())).shape[0]
+    lengths = {k: {1: auto} if _is_sequence(torch, v) else {} for k, v in inputs.items()}
+    dims = {k: {0: auto, **lengths[k]} if v.shape[0] == batch else None for k, v in inputs.items()}
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(
+                model, (), dict(inputs), dynamic_shapes=dims, strict=False
+            )
+    except Exception as error:
+        return Row(note=f"torch.export: {_first_line(error)}")
+    import girih
+    from girih.frontends.torch.exported import array_of
+    from girih.hlo.signature import Tree
+
+    worst = 0.0
+    try:
+        module = girih.import_model(exported)
+        if not module.symbols:
+            return Row(note="the model fixes all sizes")
+        options = girih.Options(cache="off")
+        limits = {name: (1, 16) for name, said in module.symbols.items() if said.last is None}
+        program = girih.compile(module, target=engine, options=options, sizes=limits)
+        for count, length in OPEN_SIZES:
+            cut = {k: v[:, :length] if lengths[k] else v for k, v in inputs.items()}
+            given = {k: torch.cat([v, v])[:count].clone() for k, v in cut.items()}
+            with torch.no_grad():
+                expected = _pytree.tree_leaves(model(**copy.deepcopy(given)))
+            wanted = [array_of(leaf) for leaf in expected if isinstance(leaf, torch.Tensor)]
+            found = program(**{key: array_of(value) for key, value in given.items()})
+            worst = max(worst, difference(Tree.of(found).flatten(found), wanted))
+    except AssertionError as error:
+        return Row(True, True, float("inf"), _first_line(error))
+    except Exception as error:
+        return Row(True, note=f"{type(error).__name__}: {_first_line(error)}")
+    return Row(True, True, worst, ", ".join(module.symbols), time.perf_counter() - started)
+
+
+def _is_sequence(torch: Any, value: Any) -> bool:
+    return value.ndim >= 2 and value.dtype == torch.int64
+
+
 def difference(found: list[Any], wanted: list[Any]) -> float:
     """The largest difference of any result, as a share of that result's largest value."""
     assert len(found) >= len(wanted), f"{len(found)} results, expected {len(wanted)}"
@@ -480,14 +535,14 @@ def _first_line(error: BaseException) -> str:
     return " ".join(lines[:2])[:300] if lines else type(error).__name__
 
 
-def apart(entry: Architecture, engine: str) -> Row:
-    """`check` in a process of its own, which may die."""
+def apart(entry: Architecture, engine: str, checked: Callable[..., Row]) -> Row:
+    """`check` or `check_open` in a process of its own, which may die."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
     def work() -> None:
         try:
-            theirs.send(check(entry, engine))
+            theirs.send(checked(entry, engine))
         except BaseException as error:
             theirs.send(Row(note=f"model: {type(error).__name__}: {_first_line(error)}"))
 
@@ -536,12 +591,40 @@ def page(rows: dict[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def open_part(rows: dict[str, Row]) -> str:
+    """The last part of docs/architectures.md."""
+    sizes = ", ".join(f"({batch}, {length})" for batch, length in OPEN_SIZES)
+    lines = [
+        "",
+        OPEN_TITLE,
+        "",
+        "One program for all sizes, exported with `Dim.AUTO`, at batch and length of"
+        f" {sizes}; a sample, by",
+        "`tests/zoo/architectures.py --open --write`. What `torch.export` makes fixed itself is"
+        " left out.",
+        "",
+        "| model | compiles | agrees | error | note |",
+        "|---|---|---|---|---|",
+    ]
+    for entry in ARCHITECTURES:
+        row = rows.get(entry.name)
+        if row is None or not row.exports:
+            continue
+        said = ("yes" if flag else "no" for flag in (row.compiles, agrees(entry, row)))
+        error = f"{row.error:.0e}" if row.compiles else ""
+        note = "" if agrees(entry, row) else re.sub(r"\S*site-packages/", "", row.note)
+        note = note.replace("|", "\\|")[:200]
+        lines.append(f"| {entry.name} | {' | '.join(said)} | {error} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of architectures")
     parser.add_argument("--on", default="cpu", help="a target, ptx-sim, or interpreter")
     parser.add_argument("--keep", type=Path, help="a JSON file of rows, read and written")
     parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
+    parser.add_argument("--open", action="store_true", help="leave batch and length to the call")
     arguments = parser.parse_args()
     import torch
     import transformers  # noqa: F401 - once, before the processes of the models begin
@@ -555,15 +638,18 @@ def main() -> int:
             continue
         if arguments.only and entry.name not in arguments.only:
             continue
-        row = rows[entry.name] = apart(entry, arguments.on)
+        row = rows[entry.name] = apart(entry, arguments.on, check_open if arguments.open else check)
         if arguments.keep:
             arguments.keep.write_text(json.dumps(rows))
         verdict = "agrees" if agrees(entry, row) else "DIFFERS" if row.compiles else "fails"
         verdict = verdict if row.exports else "no export"
         print(f"{entry.name:32} {verdict:10} {row.error:8.1e} {row.seconds:6.1f} s  {row.note}",
               flush=True)  # fmt: skip
-    if arguments.write and all(entry.name in rows for entry in ARCHITECTURES):
-        PAGE.write_text(page(rows))
+    table, title, rest = PAGE.read_text().partition(f"\n{OPEN_TITLE}")
+    if arguments.write and arguments.open:
+        PAGE.write_text(table + open_part(rows))
+    elif arguments.write and all(entry.name in rows for entry in ARCHITECTURES):
+        PAGE.write_text(page(rows) + title + rest)
     wrong = sum(row.exports and not agrees(e, row) for e in ARCHITECTURES
                 if (row := rows.get(e.name)))  # fmt: skip
     print(f"{len(rows)} models, {sum(r.exports for r in rows.values())} export, {wrong} wrong")

@@ -102,9 +102,9 @@ def size_arithmetic(name: str) -> Callable[..., Any]:
         if not any(isinstance(number, SymbolicDim) for number in numbers):
             return _FIXED[name](*numbers)
         left, right = (*numbers, 0)[:2]
-        if name in ("add", "sub", "mul", "neg", "floordiv", "mod"):
-            if all(isinstance(number, (int, SymbolicDim)) for number in numbers):
-                return _FIXED[name](*numbers)
+        whole = all(isinstance(number, (int, SymbolicDim)) for number in numbers)
+        if whole and name in ("add", "sub", "mul", "neg", "floordiv", "mod"):
+            return _FIXED[name](*numbers)
         if name == "pow" and isinstance(right, int) and right >= 0:
             return left**right
         if name in _DIRECTIONS and (known := _compared(c, name, left, right)) is not None:
@@ -158,7 +158,9 @@ def _of_values(c: Context, name: str, numbers: Sequence[Any]) -> Value:
         values = [c.convert(value, F64) for value in values]
     meaning = _MEANINGS.get(name)
     if meaning is None:
-        raise Blocked(f"computes '{name}' of a number that the program computes", "keep it a tensor")
+        raise Blocked(
+            f"computes '{name}' of a number that the program computes", "keep it a tensor"
+        )
     return values[0] if not meaning else c(meaning, *c.together(*values))
 
 

@@ -80,10 +80,11 @@ class Windows:
             if isinstance(size, int):
                 self.pads.append((low, (out - 1) * stride + reach[axis] - size - low))
                 continue
-            c.require(reach[axis], "<=", size + 2 * low)
-            room = size + 2 * low - reach[axis]
-            count_of = (room + (stride - 1 if ceil else 0)) // stride + 1
-            self.pads.append((low, low + (stride - 1 if ceil else 0)))
+            more = stride - 1 if ceil else 0  # so that a window that only begins inside counts
+            c.require(1, "<=", size)
+            c.require(reach[axis], "<=", size + 2 * low + more)
+            count_of = (size + 2 * low + more - reach[axis]) // stride + 1
+            self.pads.append((low, low + more))
             # The last window begins inside, or in the padding before.
             begun = (size + low - 1) // stride + 1
             self.outputs[axis] = c.smaller(count_of, begun) if ceil else count_of

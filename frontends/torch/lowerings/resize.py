@@ -119,8 +119,11 @@ def _weighted(c: Context, x: Value, axis: int, terms: Sequence[tuple[Any, Any]])
     total: Value | None = None
     for positions, weights in terms:
         part = _taken(c, x, axis, positions)
-        line = weights.value if isinstance(weights, Line) else c.array(weights)
-        factor = c.builder.broadcast(c.convert(line, x.element), part.dims, [axis])
+        if isinstance(weights, Line):
+            line = c.convert(weights.value, x.element)
+        else:
+            line = c.array(weights, x.element)
+        factor = c.builder.broadcast(line, part.dims, [axis])
         part = c("multiply", part, factor)
         total = part if total is None else c("add", total, part)
     assert total is not None

@@ -437,8 +437,8 @@ _CONVERTED = (
 )  # fmt: skip
 _VIEWED = ("view", "_unsafe_view", "reshape", "view_copy")
 _RESHAPED = (
-    "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default",
-    "view_as.default", "reshape_as.default", "squeeze_copy.dims",
+    "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims",
+    "unsqueeze.default", "view_as.default", "reshape_as.default", "squeeze_copy.dims",
     "unsqueeze_copy.default", "ravel.default", "atleast_1d.default", "atleast_2d.default",
 )  # fmt: skip
 
