@@ -2,6 +2,7 @@
 #
 #   make demo     sentence search and digits, from trained models to bundles and back
 #   make demo-generate  a Llama's prefill and decode in one bundle, many sessions
+#   make demo-embed     texts of all lengths through one bundle, beside PyTorch and ONNX Runtime
 #   make demo-distributed  training in JAX and a Llama in PyTorch on four processes
 #   make test     the tests        (PYTEST="-k wire" narrows them)
 #   make test-cpus  compiled programs on emulated CPUs: aarch64, x86-64 without AVX and AVX-512
@@ -17,13 +18,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?=
 
-.PHONY: demo demo-generate demo-distributed test test-cpus lint bench versions specs clean
+.PHONY: demo demo-generate demo-embed demo-distributed test test-cpus lint bench versions specs clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo/run.py
 
 demo-generate: $(READY)
 	$(BIN)/python examples/generate/run.py
+
+demo-embed: $(READY)
+	$(BIN)/python examples/embed/run.py
 
 demo-distributed: $(READY)
 	$(BIN)/python examples/sharded/run.py
