@@ -133,6 +133,7 @@ class _Graph:
         self.places = places_of(self.inputs)
         self.opens = bool(self.places)  # whether calls decide sizes of its programs
         self.programs: list[_Program] = []
+        self.refused = 0  # combinations of sizes that have none
         self.known: OrderedDict[tuple[int, ...], _Program | None] = OrderedDict()
         self._boxed_call = True  # what PyTorch looks for, and copies with an object's own names
 
@@ -164,12 +165,13 @@ class _Graph:
         try:
             if self.opens and (program := self.compile_open(args, sizes)) is not None:
                 return program
-            if self.places and len(self.programs) >= self.choices.sizes:
+            if self.places and len(self.programs) + self.refused >= self.choices.sizes:
                 raise UserError(f"more than {self.choices.sizes} combinations of sizes")
             return self.made(args, sizes, fixed(sizes))
         except UserError as error:
             if not self.choices.fallback:
                 raise
+            self.refused += 1
             warn(f"this graph runs in PyTorch: {error}", 4)
             return None
 

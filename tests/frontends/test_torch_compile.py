@@ -253,6 +253,21 @@ def test_what_girih_cannot_do_runs_in_pytorch_with_a_warning() -> None:
         compiled(noisy)(torch.zeros(3))
 
 
+def test_what_girih_cannot_do_at_any_size_is_tried_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[Any] = []
+    plain = _Graph.made
+    monkeypatch.setattr(_Graph, "made", lambda *args: tried.append(args) or plain(*args))
+    options = {"sizes": 2}
+    quick = torch.compile(lambda x: x + torch.rand(3), backend="girih", dynamic=True,
+                          options=options)  # fmt: skip
+    with pytest.warns(GirihWarning, match="girih: "):
+        for rows in (4, 5, 6, 7):
+            assert quick(torch.zeros(rows, 3)).shape == (rows, 3)
+    assert len(tried) == 3  # for all sizes, and for two of them
+
+
 def test_nothing_is_told_where_nothing_falls_back() -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error", GirihWarning)
