@@ -192,8 +192,8 @@ class Scope:
         said = self.module.symbols.get(name)
         low, high = interval(scalar, self)
         bound = limit
-        if said is not None and said.last is not None and not is_at_most(limit, said.last):
-            bound = said.last
+        if said is not None and said.last is not None and not isinstance(limit, SymbolicDim):
+            bound = said.last if limit is None else min(limit, said.last)
         if bound is None:
             bound = high
         if bound is None:

@@ -74,7 +74,9 @@ class MaskBounded:
             constraints=(),
         )
         values = [*(whole.value for whole in results), *(value for _, value in measured)]
-        made = inlined.with_main(Region(body.arguments, b.ops, values)).with_notes(NOTE)
+        made = inlined.with_main(Region(body.arguments, b.ops, values))
+        if scope.bounds:
+            made = made.with_notes(NOTE)
         given = {n: said for n, said in module.symbols.items() if n in scope.given}
         kept = tuple(c for c in module.constraints if scope.given.issuperset(c.symbols))
         return replace(made, signature=signature, symbols=given, constraints=kept)
