@@ -76,6 +76,10 @@ class Scope:
         value = self.mapping.get(value, value)
         return Whole(value, value.dims if isinstance(value.type, TensorType) else ())
 
+    def has_changed(self, value: Value) -> bool:
+        """Whether a value of the source has become another one."""
+        return value in self.wholes or self.mapping.get(value, value) is not value
+
     def is_whole(self, dims: Sequence[Dim]) -> bool:
         """Whether no data decide these sizes."""
         return all(self.bounds.keys().isdisjoint(symbols_of(dim)) for dim in dims)
