@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..hlo.errors import UserError
+from ..hlo.size_text import parse_dim
+from ..hlo.symbols import symbols_of
 from ..runtime.bundle import MAIN, Bundle, Variant
 from ..runtime.distributed.layout import layout_of
 from ..runtime.loading import choose_variant, load
@@ -205,10 +207,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "entries": {
             name: {
                 "arguments": [_argument_row(argument) for argument in signature.arguments],
-                "results": [
-                    (r.path, str(r).removeprefix(f"{r.path}: "), "state" if r.state else "")
-                    for r in signature.results
-                ],
+                "results": [_result_row(result, signature) for result in signature.results],
             }
             for name, signature in bundle.signatures.items()
         },
@@ -251,6 +250,15 @@ def _argument_row(argument: Any) -> tuple[str, str, str]:
         remarks.append(f"default {argument.default}")
     kind = str(argument).removeprefix(f"{argument.path}: ")
     return argument.path, kind, ", ".join(remarks)
+
+
+def _result_row(result: Any, signature: Any) -> tuple[str, str, str]:
+    remarks = ["state"] if result.state else []
+    names = {name for dim in result.dims for name in symbols_of(parse_dim(str(dim)))}
+    for one in signature.measured:
+        if one.size in names:
+            remarks.append(f"data decide {one.size} <= {one.bound}")
+    return result.path, str(result).removeprefix(f"{result.path}: "), ", ".join(remarks)
 
 
 def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import girih
+from girih.cli import inspecting
+from girih.runtime.bundle import Bundle
 from girih.tests.optimizer.passes.test_mask_bounded import poisoned
 
 torch = pytest.importorskip("torch")
@@ -271,6 +273,8 @@ def test_an_archive_and_a_bundle_say_the_same(tmp_path):
     torch.export.save(exported(parts, x, torch.tensor(2)), archive)
     girih.compile(archive.getvalue()).save(tmp_path / "parts.girih")
     program = girih.load(tmp_path / "parts.girih")
+    rows_ = inspecting.describe(Bundle(tmp_path / "parts.girih"))["entries"]["main"]["results"]
+    assert rows_[0] == ("output[0]", "f32[u0,4]", "data decide u0 <= 5")
     agree(program(x.numpy(), np.int64(4)), parts(x, torch.tensor(4)))
     agree(girih.interpret(program.module, [x.numpy(), np.int64(4)]), parts(x, torch.tensor(4)))
     with pytest.raises(girih.UserError, match="prepare: the program's data decide sizes"):
