@@ -233,10 +233,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "entries": {
             name: {
                 "arguments": [_argument_row(argument) for argument in signature.arguments],
-                "results": [
-                    (r.path, str(r).removeprefix(f"{r.path}: "), "state" if r.state else "")
-                    for r in signature.results
-                ],
+                "results": [_result_row(result, signature) for result in signature.results],
                 **_describe_sizes(signature),
             }
             for name, signature in bundle.signatures.items()
@@ -301,6 +298,15 @@ def _describe_sizes(signature: Signature) -> dict[str, Any]:
         },
         "constraints": [(str(one), one.origin) for one in signature.constraints],
     }
+
+
+def _result_row(result: Any, signature: Any) -> tuple[str, str, str]:
+    remarks = ["state"] if result.state else []
+    names = {name for dim in result.dims for name in symbols_of(parse_dim(str(dim)))}
+    for one in signature.measured:
+        if one.size in names:
+            remarks.append(f"data decide {one.size} <= {one.bound}")
+    return result.path, str(result).removeprefix(f"{result.path}: "), ", ".join(remarks)
 
 
 def _describe_variant(bundle: Bundle, target: str) -> dict[str, Any]:

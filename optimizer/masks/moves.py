@@ -40,6 +40,8 @@ def get_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 def elementwise(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """All tensors have the same true sizes, or the call is an error."""
     first = next(x for x in xs if x.value.rank)
+    if op.type.rank != first.value.rank:
+        raise Unmasked("it changes how many elements there are")
     for x in xs:
         if x.value.rank:
             for left, right in zip(first.dims, x.dims, strict=True):

@@ -76,6 +76,10 @@ class Scope:
         value = self.mapping.get(value, value)
         return Whole(value, value.dims if isinstance(value.type, TensorType) else ())
 
+    def has_changed(self, value: Value) -> bool:
+        """Whether a value of the source has become another one."""
+        return value in self.wholes or self.mapping.get(value, value) is not value
+
     def is_whole(self, dims: Sequence[Dim]) -> bool:
         """Whether no data decide these sizes."""
         return all(self.bounds.keys().isdisjoint(symbols_of(dim)) for dim in dims)
@@ -192,8 +196,8 @@ class Scope:
         said = self.module.symbols.get(name)
         low, high = interval(scalar, self)
         bound = limit
-        if said is not None and said.last is not None and not is_at_most(limit, said.last):
-            bound = said.last
+        if said is not None and said.last is not None and not isinstance(limit, SymbolicDim):
+            bound = said.last if limit is None else min(limit, said.last)
         if bound is None:
             bound = high
         if bound is None:

@@ -9,12 +9,13 @@ wrong. The rules of each family of operations stand in `optimizer/masks/`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ...hlo.build import Builder
 from ...hlo.errors import GirihError, UnsupportedError
-from ...hlo.graph import Module, Op, Region, signature_of
+from ...hlo.graph import Module, Op, Region, Value, signature_of
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..masks import control, folds, moves
@@ -74,7 +75,9 @@ class MaskBounded:
             constraints=(),
         )
         values = [*(whole.value for whole in results), *(value for _, value in measured)]
-        made = inlined.with_main(Region(body.arguments, b.ops, values)).with_notes(NOTE)
+        made = inlined.with_main(Region(body.arguments, b.ops, values))
+        if scope.bounds:
+            made = made.with_notes(NOTE)
         given = {n: said for n, said in module.symbols.items() if n in scope.given}
         kept = tuple(c for c in module.constraints if scope.given.issuperset(c.symbols))
         return replace(made, signature=signature, symbols=given, constraints=kept)
@@ -83,6 +86,11 @@ class MaskBounded:
         """Append what the operations of a region become."""
         for op in region.ops:
             plain = not any(map(scope.is_free, (*op.operands, *op.results)))
+            if op.name not in control.RULES and any(map(scope.has_changed, _captured(op))):
+                raise UnsupportedError(
+                    f"{op.place}{op.name}: its body reads a value around it, in a program whose "
+                    "data decide sizes; make it an operand, fix the sizes, or interpret it"
+                )
             if plain and op.name not in control.RULES:
                 new = op.with_operands([scope.mapping.get(v, v) for v in op.operands])
                 scope.mapping.update(zip(op.results, new.results, strict=True))
@@ -117,3 +125,9 @@ class MaskBounded:
             raise Unmasked("the operation has no mask")
         self.ops(scope, b, Region((), parts.ops, results))
         return [scope.find(value) for value in results]
+
+
+def _captured(op: Op) -> Iterator[Value]:
+    """What the regions of an operation read from around it."""
+    for region in op.regions:
+        yield from region.captures()
