@@ -6,7 +6,7 @@ from ...hlo import ptx
 from ...hlo.errors import UnsupportedError, UserError
 from ...hlo.foreign import Argument, Buffer, DeviceCode, Number, read_codes
 from ...hlo.foreign import TensorMap as TensorMapRecord
-from ...hlo.graph import Op
+from ...hlo.graph import Op, symbols_in
 from .launch import Argument as LaunchArgument
 from .launch import Immediate, KernelCode, Launch, Memory, TensorMap
 from .target import Target
@@ -40,6 +40,11 @@ def emit(op: Op, target: Target) -> KernelCode:
     reason = lacks(op, target)
     if reason:
         raise UnsupportedError(f"{_place(op)}: {reason}")
+    if names := symbols_in(op):
+        raise UnsupportedError(
+            f"{_place(op)}: its launches are for fixed sizes, and calls decide {', '.join(names)}; "
+            "fix them with sizes={...} (--size NAME=NUMBER)"
+        )
     codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
     code = next(code for code in codes if not _misfit(code, target))
     try:
