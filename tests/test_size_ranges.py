@@ -47,6 +47,12 @@ def test_every_plan_gives_what_the_reference_gives(program: girih.Program, tmp_p
     assert len(taken) > 1
 
 
+def test_a_program_with_checks_has_all_plans(program: girih.Program) -> None:
+    checked = program.with_checks(inputs_at(3, 9, 9), inputs_at(1, 37, 37))
+    assert len(checked.plans) == len(program.plans)
+    assert all(error <= tolerance for error, tolerance in checked.run_checks())
+
+
 def test_hot_sizes_have_code_of_fixed_sizes(program: girih.Program) -> None:
     hot = program.plans[0]
     assert [guard.text for guard in hot.guards] == ["batch == 1", "rows == 37"]
