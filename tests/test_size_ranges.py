@@ -175,6 +175,19 @@ def test_buffers_are_apart_at_all_sizes(branches: girih.Program) -> None:
         np.testing.assert_allclose(branches(x, w)[0], wanted, atol=2e-3)
 
 
+def test_a_limit_names_sizes_that_fit(branches: girih.Program) -> None:
+    (name,) = branches.sizes
+    at = {size: branches.at(**{name: size}).memory.allocated_bytes for size in (123, 124)}
+    assert at[123] < at[124]
+    options = girih.Options(
+        cache="off", size_plans=1, disable=("connect",), max_memory=at[124] - 1,
+    )  # fmt: skip
+    ranges = dict.fromkeys(girih.import_model(BRANCHES).symbols, (0, 300))
+    with pytest.raises(girih.UserError, match=f"--size {name}=0..123 fits"):
+        girih.compile(BRANCHES, options=options, sizes=ranges)
+    girih.compile(BRANCHES, options=options, sizes={**ranges, name: (0, 123)})
+
+
 def test_what_does_not_keep_buffers_apart_is_rejected(branches: girih.Program) -> None:
     (plan,) = branches.plans
     results = {n: len(s.run.arguments) - s.run.operands for n, s in enumerate(plan.steps)}
