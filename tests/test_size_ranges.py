@@ -273,6 +273,13 @@ def test_the_plan_for_all_sizes_is_for_large_calls(monkeypatch: pytest.MonkeyPat
     assert [one.hints for one in choice.ranges] == [{"n": 4}]
 
 
+def test_ranges_begin_where_sizes_do() -> None:
+    values = size_ranges._values
+    assert values(Symbol(0, 100), 3) == [1, 6, 100]
+    assert values(Symbol(16, 512, 16, 0), 9) == [16, 32, 64, 128, 256, 512]
+    assert values(Symbol(0, 0), 9) == [0] and values(Symbol(7, 7), 9) == [7]
+
+
 def test_a_range_of_one_value_is_an_equation() -> None:
     one = Range({"n": (3, 3), "m": (1, 2)})
     assert list(map(str, one.conditions)) == ["n == 3", "1 <= m", "m <= 2"]
