@@ -6,6 +6,7 @@ source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -483,9 +484,31 @@ def _check_limit(program: Program, lowered: Mapping[str, Lowered], limit: int) -
     from .optimizer.limit import not_found
 
     for name, one in lowered.items():
-        needed = program.entry(name).memory.allocated_bytes
+        entry = program.entry(name)
+        needed = entry.memory.allocated_bytes
         if one.decisions is not None and needed > limit:
-            raise not_found(limit, needed)
+            raise not_found(limit, needed, _fitting(entry, limit))
+
+
+def _fitting(program: Program, limit: int) -> list[str]:
+    """For each size that calls decide the longest range of it, `batch=1..13`, whose calls stay
+    within a limit while the other sizes are as large as they can be."""
+    largest = {name: said.last or said.first for name, said in program.sizes.items()}
+    found: list[str] = []
+    for name, said in program.sizes.items():
+
+        def fits(size: int, name: str = name) -> bool:
+            try:
+                return program.at(**{**largest, name: size}).memory.allocated_bytes <= limit
+            except UserError:  # no call has these sizes
+                return False
+
+        values = range(said.first, largest[name] + 1, said.modulus)
+        count = bisect_left(values, True, key=lambda size: not fits(size))
+        if count:
+            step = f":{said.modulus}" if said.modulus > 1 else ""
+            found.append(f"{name}={values[0]}..{values[count - 1]}{step}")
+    return found
 
 
 def _within(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..hlo.errors import MemoryLimitError
@@ -86,11 +86,15 @@ def within(module: Module, limit: int, judge: Judge, beside: int = 0) -> Fitted:
     return fitted
 
 
-def not_found(limit: int, best: int) -> MemoryLimitError:
-    """The error where every plan that was made is above the limit; the best needs `best` bytes."""
+def not_found(limit: int, best: int, fitting: Sequence[str] = ()) -> MemoryLimitError:
+    """The error where every plan that was made is above the limit; the best needs `best` bytes.
+    fitting: ranges of sizes, as `--size` has them, each of which is within the limit alone."""
+    remedy = "make the batch smaller"
+    if fitting:
+        remedy = f"narrow the sizes: {' or '.join(f'--size {one}' for one in fitting)} fits"
     return MemoryLimitError(
         f"max_memory: no plan within {_bytes(limit)} was found; the best needs {_bytes(best)}; "
-        "allow that, or make the batch smaller",
+        f"allow that, or {remedy}",
         limit, best, impossible=False,
     )  # fmt: skip
 

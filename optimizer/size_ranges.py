@@ -138,23 +138,28 @@ class _Predictor:
             times: list[float] = []
             retimed: Retimed | None = None
             for sizes in self.sample:
-                with decided_by(Decisions(self.assumptions, sizes)):
+                about = decided_by(Decisions(self.assumptions, sizes))
+                with about, np.errstate(divide="ignore", invalid="ignore"):
                     if retimed is None:
                         retimed = Retimed(one.group, self.machine, one.plan, not one.tiled)
                     times.append(retimed.seconds())
-            self.known[key] = np.array(times)
+            found = np.array(times)  # a kernel of nothing takes no time
+            self.known[key] = np.where(np.isfinite(found), found, 0.0)
         return self.known[key]
 
 
 def _values(said: Symbol, most: int) -> list[int]:
-    """The least, the largest, and of what is between halves of the largest, the larger ones."""
-    last = said.first if said.last is None else said.last
-    steps = max(1, math.ceil(math.log2(max(last, 1) / max(said.first, 1)) / max(most - 1, 1)))
-    found = {said.first}
+    """The least but 0, the largest, and of what is between halves of the largest, large ones."""
+    first = said.first
+    last = first if said.last is None else said.last
+    if first == 0 and last >= said.modulus:
+        first = said.modulus
+    steps = max(1, math.ceil(math.log2(max(last, 1) / max(first, 1)) / max(most - 1, 1)))
+    found = {first}
     for number in range(most - 1):
         size = last >> (number * steps)
         size -= (size - said.residue) % said.modulus
-        if size >= said.first:
+        if size >= first:
             found.add(size)
     return sorted(found)
 
@@ -216,7 +221,7 @@ def _boxes(
             values = points[name]
             if i == 0 and j == len(values) - 1:
                 continue
-            low = values[0] if i == 0 else values[i - 1] + 1
+            low = assumptions.symbols[name].first if i == 0 else values[i - 1] + 1
             bounds[name] = low, values[j]
             inside &= (low <= columns[name]) & (columns[name] <= values[j])
         if bounds and inside.any():

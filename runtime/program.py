@@ -752,11 +752,12 @@ class Program:
         """
         checks = []
         for case in cases:
-            given = [*self._values(case, {}), *[None] * self._buffers]
-            values = [d if v is None else v for v, d in zip(given, self._defaults, strict=True)]
-            leaves = map(Leaf, self._signature.arguments)
+            one = self.of_call(case, {})
+            given = [*one._values(case, {}), *[None] * one._buffers]
+            values = [d if v is None else v for v, d in zip(given, one._defaults, strict=True)]
+            leaves = map(Leaf, one._signature.arguments)
             arrays = [leaf.accept(v)[0].copy() for leaf, v in zip(leaves, values, strict=True)]
-            outputs = tuple(self._checked(arrays))
+            outputs = tuple(one._checked(arrays))
             checks.append(Check(tuple(arrays), outputs, tolerance, self._entry or MAIN))
         return self.with_golden(checks)
 
@@ -770,7 +771,7 @@ class Program:
             parts,
             target or self._target,
             module=self._module if named else None,
-            plan=self._plan if same and named else None,
+            plan=self._fixed_plan if same else None,
             driver=self._driver,
             reason=reason or self._reason,
             opened="_device" in self.__dict__,
@@ -791,12 +792,20 @@ class Program:
             self._parts,
             self._target,
             module=self._module if named else None,
-            plan=self._plan if named else None,
+            plan=self._fixed_plan,
             driver=gpu,
             reason=f"device {number} was asked for",
             entry=self._entry,
             **self._workers,
         )
+
+    @property
+    def _fixed_plan(self) -> plan_pb2.Plan | None:
+        """The plan of the entry point that a call runs; None where the parts say it, since calls
+        decide sizes, or where no entry point is named."""
+        if self._entry is None or is_open(self._parts.signatures[self._entry]):
+            return None
+        return self._plan
 
     def with_golden(self, checks: Sequence[Check]) -> Program:
         """The same program with these golden flat inputs and outputs added."""
@@ -815,6 +824,8 @@ class Program:
 
     def _checked(self, inputs: Sequence[Array]) -> list[Array]:
         """The whole flat results for whole flat inputs, which are left as they are."""
+        if (known := self._sizes) is not None:
+            return self._of_shapes(known, tuple(map(_shape, inputs)))._checked(inputs)
         outputs = self._run(self._accepted([array.copy() for array in inputs]))[0]
         if self._layout is None:
             return outputs

@@ -47,6 +47,12 @@ def test_every_plan_gives_what_the_reference_gives(program: girih.Program, tmp_p
     assert len(taken) > 1
 
 
+def test_a_program_with_checks_has_all_plans(program: girih.Program) -> None:
+    checked = program.with_checks(inputs_at(3, 9, 9), inputs_at(1, 37, 37))
+    assert len(checked.plans) == len(program.plans)
+    assert all(error <= tolerance for error, tolerance in checked.run_checks())
+
+
 def test_hot_sizes_have_code_of_fixed_sizes(program: girih.Program) -> None:
     hot = program.plans[0]
     assert [guard.text for guard in hot.guards] == ["batch == 1", "rows == 37"]
@@ -169,6 +175,19 @@ def test_buffers_are_apart_at_all_sizes(branches: girih.Program) -> None:
         np.testing.assert_allclose(branches(x, w)[0], wanted, atol=2e-3)
 
 
+def test_a_limit_names_sizes_that_fit(branches: girih.Program) -> None:
+    (name,) = branches.sizes
+    at = {size: branches.at(**{name: size}).memory.allocated_bytes for size in (123, 124)}
+    assert at[123] < at[124]
+    options = girih.Options(
+        cache="off", size_plans=1, disable=("connect",), max_memory=at[124] - 1,
+    )  # fmt: skip
+    ranges = dict.fromkeys(girih.import_model(BRANCHES).symbols, (0, 300))
+    with pytest.raises(girih.UserError, match=f"--size {name}=0..123 fits"):
+        girih.compile(BRANCHES, options=options, sizes=ranges)
+    girih.compile(BRANCHES, options=options, sizes={**ranges, name: (0, 123)})
+
+
 def test_what_does_not_keep_buffers_apart_is_rejected(branches: girih.Program) -> None:
     (plan,) = branches.plans
     results = {n: len(s.run.arguments) - s.run.operands for n, s in enumerate(plan.steps)}
@@ -252,6 +271,13 @@ def test_the_plan_for_all_sizes_is_for_large_calls(monkeypatch: pytest.MonkeyPat
     choice = chosen()
     assert choice.hints == {"n": 256}
     assert [one.hints for one in choice.ranges] == [{"n": 4}]
+
+
+def test_ranges_begin_where_sizes_do() -> None:
+    values = size_ranges._values
+    assert values(Symbol(0, 100), 3) == [1, 6, 100]
+    assert values(Symbol(16, 512, 16, 0), 9) == [16, 32, 64, 128, 256, 512]
+    assert values(Symbol(0, 0), 9) == [0] and values(Symbol(7, 7), 9) == [7]
 
 
 def test_a_range_of_one_value_is_an_equation() -> None:

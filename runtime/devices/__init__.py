@@ -116,17 +116,15 @@ def open_device(
 
 def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
     """What a module of this folder has opened on a device without memory of its own."""
-    at = None
-    if hasattr(opened, "at"):
 
-        def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
-            return _device(module, opened.at(sizes, offsets, arena_bytes), arena_bytes)
+    def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
+        return _device(module, opened.at(sizes, offsets, arena_bytes), arena_bytes)
 
     bind = getattr(module, "bind", None) or _binder(module.run)
     return Device(
         opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
         context_bytes=getattr(opened, "context_bytes", arena_bytes),
-        received=getattr(opened, "received", dict), at=at,
+        received=getattr(opened, "received", dict), at=at if hasattr(opened, "at") else None,
     )  # fmt: skip
 
 

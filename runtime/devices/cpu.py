@@ -162,9 +162,9 @@ class CpuVariant:
         self.blocks: _Blocks | None = None
         if beside:
             room = max(_context_of(one, workers_of(one, threads)) for one in beside)
-            self.blocks = shared.setdefault("blocks", _Blocks())
-            self.blocks.size = max(self.blocks.size, room)
-            self.context_bytes = room
+            blocks: _Blocks = shared.setdefault("blocks", _Blocks())
+            blocks.size = max(blocks.size, room)
+            self.blocks, self.context_bytes = blocks, room
         self._weights = dict(weights)
         try:
             self._check_limits()
