@@ -30,11 +30,9 @@ FORMULAS = {"add", "compare", "convert", "exponential", "clamp", "select", "map"
 def representative(definition: OpDefinition) -> Opened | None:
     """The first case that can be opened, as widely as it can be."""
     for case in definition.cases():
-        found: Any = None
-        for found in opened(example(definition, case)):
-            pass
-        if found is not None:
-            return found
+        found = list(opened(example(definition, case)))
+        if found:
+            return found[-1]
     return None
 
 
