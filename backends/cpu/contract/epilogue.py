@@ -209,7 +209,7 @@ class Epilogue:
         return tuple(index)
 
     def _stands(self, run: range) -> int:
-        """Where the index of a run of dims stands: at the last that is not of size 1, since accesses
+        """Where the index of a run of dims stands: at the last that is not of size 1, for accesses
         leave those out."""
         dims = self.contraction.result.dims
         return next((d for d in reversed(run) if dims[d] != 1), run[-1])

@@ -191,7 +191,7 @@ class _Reduce:
         width = self.width
         masks = self.target.vector_bits == 512
         likely = at_hint(inner)
-        while width > 1 and width > likely and not (masks and 1 < likely and width < 2 * likely):
+        while width > 1 and width > likely and not (masks and likely > 1 and width < 2 * likely):
             width //= 2
         most = self.cut.unroll if self.cut else COLUMNS // min(COLUMNS, len(self.reductions))
         copies = max(1, min(most, likely // width))

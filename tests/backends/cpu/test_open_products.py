@@ -151,8 +151,12 @@ def followed(what: str) -> Op:
     types = {
         "bias": [TensorType((B, S, 24), F32), TensorType((24, 50), F32), TensorType((50,), F32)],
         "mask": [TensorType((B, S, 16), F32), TensorType((B, S, 16), F32), TensorType((B, S), F32)],
-        "one query": [TensorType((B, 1, 1, S), F32), TensorType((B, 1, S, 16), F32),
-                      TensorType((B, 1, 1, 16), F32), TensorType((B, 1, 1), F32)],
+        "one query": [
+            TensorType((B, 1, 1, S), F32),
+            TensorType((B, 1, S, 16), F32),
+            TensorType((B, 1, 1, 16), F32),
+            TensorType((B, 1, 1), F32),
+        ],
     }[what]
 
     def body(b: Builder, x: Any, y: Any, z: Any, *factors: Any) -> Any:
