@@ -526,7 +526,7 @@ def sized(size: Any) -> Dim:
     """A size: a number, or a formula of the sizes of a call; blocked if values decide it."""
     if isinstance(size, Value):
         raise Blocked(
-            "needs a size that the program computes",
+            "needs a size at compile time that the program computes",
             "the size depends on values: use a mask with torch.where, or a fixed size",
         )
     return size

@@ -33,12 +33,11 @@ def viewed(c: Context, self: Value, size: Sequence[Any]) -> Value:
     """The same elements, row-major, with these dims, of which -1 is what is left for it. The
     declared dims may be formulas that only hold where the trace was made."""
     sizes: list[Dim] = [sized(given) for given in size]
+    if all(isinstance(given, int) for given in (*self.dims, *sizes)):
+        return reshaped(c, self)
     if -1 in sizes:
         free = sizes.index(-1)
-        rest = math.prod(sizes[:free] + sizes[free + 1 :])
-        if all(isinstance(given, int) for given in (*self.dims, *sizes)):
-            return reshaped(c, self)
-        sizes[free] = math.prod(self.dims) // rest
+        sizes[free] = math.prod(self.dims) // math.prod(sizes[:free] + sizes[free + 1 :])
     return c.builder.reshape(self, sizes)
 
 
