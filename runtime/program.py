@@ -36,7 +36,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
-from .sizes import OpenSizes, is_open
+from .sizes import OpenSizes, Sized, is_open
 from .structure import Differs, flattener, unflattener
 
 if TYPE_CHECKING:
@@ -243,14 +243,27 @@ class Program:
         found = self._of_plans.get(number)
         if found is None:
             with self._loaded.opening:
-                sized = known.largest_of(number)
-                found = self._of_plans[number] = devices.open_device(
-                    known.message(sized), self._parts.variants[self._target].image,
-                    self._loaded.weights or {}, driver=self._driver, facts=_facts(self._parts),
-                    shared=self._loaded.on_device, sizes=sized.formulas, beside=known.plans,
-                    **self._workers,
-                )  # fmt: skip
+                found = self._of_plans[number] = self._device_for(known.largest_of(number))
         return found
+
+    def _device_for(self, sized: Sized) -> devices.Device:
+        """A plan at fixed sizes on the device, where the program is open already."""
+        known = self._sizes
+        assert known is not None
+        variant = self._parts.variants[self._target]
+        return devices.open_device(
+            known.message(sized), variant.image, self._loaded.weights or {}, cubins=variant.cubins,
+            driver=self._driver, facts=_facts(self._parts), shared=self._loaded.on_device,
+            sizes=sized.formulas, beside=known.plans, **self._workers,
+        )  # fmt: skip
+
+    def _device_at(self, sized: Sized) -> devices.Device:
+        """A plan at the sizes of a call."""
+        device = self._device_of(sized.number)
+        if device.at is not None:
+            return device.at(sized.formulas, sized.offsets, sized.arena_bytes)
+        with self._loaded.opening:
+            return self._device_for(sized)
 
     def _opened(self) -> devices.Device:
         return self.__dict__.get("_device") or self._open()

@@ -64,10 +64,7 @@ class SizedProgram(Program):
         self._contexts = deque[Any]()
         self._lock = threading.Lock()
         self._copies = 0
-        at = whole._device_of(sized.number).at
-        if at is None:
-            raise UserError(f"the target {self._target!r} has no code for sizes that calls decide")
-        self._device: devices.Device = at(sized.formulas, sized.offsets, sized.arena_bytes)
+        self._device: devices.Device = whole._device_at(sized)
 
     @functools.cached_property
     def _plan(self) -> plan_pb2.Plan:

@@ -51,7 +51,8 @@ class Device(NamedTuple):
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
-    at: Callable[[Sequence[int], Sequence[int], int], Device] | None = None  # `CpuVariant.at`
+    at: Callable[[Sequence[int], Sequence[int], int], Device] | None = None
+    """The same plan for other sizes, `CpuVariant.at`; None where one is opened for each."""
 
     @property
     def has_memory(self) -> bool:
