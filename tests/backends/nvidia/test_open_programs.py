@@ -15,6 +15,7 @@ from girih.backends.nvidia.target import ARCHITECTURES
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Function, Module
 from girih.hlo.interpret import interpret
+from girih.hlo.ops import find
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import BF16, F16, F32, I32, TensorType
@@ -23,6 +24,7 @@ from girih.runtime.devices.driver import OutOfMemory
 from girih.runtime.program import Program
 
 from ...optimizer.tiles.open_programs import attention
+from ..cpu.test_open_cases import representative
 from ..support import softmax
 
 OPTIONS = Options(cache="off")
@@ -162,15 +164,23 @@ def test_graphs_take_other_sizes() -> None:
     assert not [one for one in device.log[before:] if one.startswith("allocate")]
 
 
-def test_what_has_no_code_is_named() -> None:
+def test_sorts_go_the_plain_way() -> None:
     b = Builder()
     (x,) = b.arguments([TensorType((N, 4), F32)])
     body = build_region([SCALAR, SCALAR], lambda b, x, y: [b.compare("LT", x, y)])
     made = b("sort", x, regions=(body,), dimension=0, is_stable=True)
-    sorts = Module({"main": Function("main", b.region([made]))}, symbols={"n": Symbol(1, 9)})
-    with pytest.raises(girih.UnsupportedError, match="sort: there is no code .* the size n; fix"):
-        girih.compile(sorts, target="ptx-sim", options=OPTIONS)
-    girih.compile(sorts, target="ptx-sim", options=OPTIONS, sizes={"n": 5})
+    sorts = Module({"main": Function("main", b.region([made]))}, symbols={"n": Symbol(1, 90)})
+    program = girih.compile(sorts, target="ptx-sim", options=OPTIONS)
+    for n in (1, 7, 64, 90):
+        given = np.random.default_rng(n).normal(size=(n, 4)).astype(np.float32)
+        same(program.call_flat([given]), [np.sort(given, 0)])
+
+
+def test_what_has_no_code_is_named() -> None:
+    made = representative(find("chlo.ragged_dot"))
+    assert made is not None
+    with pytest.raises(girih.UnsupportedError, match="ragged_dot: there is no code .*; fix"):
+        girih.compile(made.module, target="ptx-sim", options=OPTIONS)
 
 
 def test_products_outside_of_the_pipeline_say_so() -> None:
