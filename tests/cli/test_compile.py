@@ -209,15 +209,19 @@ def test_open_sizes_are_fixed_and_named(girih_command, tmp_path):
     source, output = tmp_path / "open.mlir", tmp_path / "open.girih"
     source.write_text(OPEN)
     compile_it = ("compile", str(source), "-o", str(output))
-    code, _, err = girih_command(*compile_it, "--size", "d0=1..64")
-    assert code == 2 and "d1 (input[1].0)" in err and "--size d1=" in err
-    code, _, err = girih_command(*compile_it, "--size", "d0=n", "--size", "d1=n")
+    code, _, err = girih_command(*compile_it)
+    assert code == 2 and "d0 (input[0].0)" in err and "--size d0=" in err
+    code, _, err = girih_command(*compile_it, "--size", "d0=n")
     assert code == 2 and "sizes n (input[0].0) have no largest value" in err
-    code, _, err = girih_command(*compile_it, "--size", "d0=1..8", "--size", "d1=1..8")
-    assert code == 2 and "d0" in err and "d1" in err
+    code, _, err = girih_command(*compile_it, "--size", "d0=4", "--size", "input[1].0=5")
+    assert code == 2 and "input[1].0 is to be 5" in err and "needs 4" in err
     code, _, err = girih_command(*compile_it, "--size", "rows=4")
-    assert code == 2 and "no size 'rows'; it has d0, d1" in err
-    code, _, _ = girih_command(*compile_it, "--size", "input[0].0=4", "--size", "d1=4")
+    assert code == 2 and "no size 'rows'; it has d0" in err
+    code, _, _ = girih_command(*compile_it, "--size", "d0=1..64")  # what is added is of equal sizes
+    assert code == 0
+    x = np.ones((7, 3), np.float32)
+    np.testing.assert_array_equal(girih.load(output)(x, x)[0], x + x)
+    code, _, _ = girih_command(*compile_it, "--size", "input[0].0=4")
     assert code == 0
     x = np.ones((4, 3), np.float32)
     np.testing.assert_array_equal(girih.load(output)(x, x)[0], x + x)
