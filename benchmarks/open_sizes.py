@@ -7,17 +7,21 @@ One program of open sizes is compiled for each model; at each size its calls tak
 of a program that was compiled for that size alone, of the same girih. Prints the milliseconds of
 both, medians of the rounds, and open / fixed; then the milliseconds of other engines, each with
 one program for all sizes as well. `--overhead`: what a call of a program of one operation costs,
-of sizes that were called before and of new ones.
+of sizes that were called before and of new ones. `--save`: results of both go to
+benchmarks/results/open_sizes.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -25,6 +29,7 @@ import torch
 import girih
 from girih.options import Options
 
+RESULTS = Path(__file__).resolve().parent / "results" / "open_sizes.json"
 LEAST = 0.004  # seconds of one round of one program
 BATCHES, LENGTHS = (1, 8), (1, 256)
 GIVEN = (
@@ -194,7 +199,7 @@ def _onnx(case: Case) -> bytes:
     file, names = io.BytesIO(), [f"x{n}" for n in range(len(given))]
     axes = {name: {0: "batch", 1: "length"} for name in names}
     torch.onnx.export(
-        case.model, given, file, input_names=names, dynamic_axes=axes, dynamo=False,
+        case.model, given, cast(Any, file), input_names=names, dynamic_axes=axes, dynamo=False,
         opset_version=17,
     )  # fmt: skip
     return file.getvalue()
@@ -223,12 +228,14 @@ def medians(
     return list(map(statistics.median, times))
 
 
-def compare(name: str, chosen: argparse.Namespace) -> None:
+def compare(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds at each size, and what their ratios come to."""
     case = case_of(name, chosen.layers, chosen.width)
     exported, options = case.exported(), Options(cache="off", threads=chosen.threads)
     begin = time.perf_counter()
     program = girih.compile(exported, options=options)
-    print(f"{name}: compiled in {time.perf_counter() - begin:.1f} s")
+    seconds = time.perf_counter() - begin
+    print(f"{name}: compiled in {seconds:.1f} s")
     others: dict[str, Callable[..., Any]] = {}
     for engine in chosen.engines:
         try:
@@ -237,7 +244,7 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
             print(f"{engine} is not there")
     head = "".join(f"{engine:>14}" for engine in others)
     print(f"{'batch x length':>16}{'open ms':>10}{'fixed ms':>10}{'ratio':>8}{head}")
-    ratios = []
+    ratios, rows = [], []
     for batch, length in case.sizes[:: max(1, len(case.sizes) // chosen.sizes)]:
         fixed_sizes = {
             symbol: batch if said.last == BATCHES[1] else length
@@ -248,10 +255,19 @@ def compare(name: str, chosen: argparse.Namespace) -> None:
         np.testing.assert_allclose(program(*given), fixed(*given), atol=1e-3, rtol=1e-3)
         opened, static, *rest = medians([program, fixed, *others.values()], given, chosen.rounds)
         ratios.append(opened / static)
+        named = zip(("open", "fixed", *others), (opened, static, *rest), strict=True)
+        rows.append({"batch": batch, "length": length, **dict(named)})
         tail = "".join(f"{one:14.3f}" for one in rest)
         print(f"{batch:8} x {length:5}{opened:10.3f}{static:10.3f}{ratios[-1]:8.3f}{tail}")
     mean, worst = statistics.geometric_mean(ratios), max(ratios)
     print(f"{name}: geometric mean {mean:.3f}, worst {worst:.3f}")
+    beside = {
+        engine: statistics.geometric_mean(row["open"] / row[engine] for row in rows)
+        for engine in others
+    }
+    for engine, ratio in beside.items():
+        print(f"{name}: {ratio:.3f} of the time of {engine}")
+    return {"seconds": seconds, "mean": mean, "worst": worst, "beside": beside, "rows": rows}
 
 
 ONE = """
@@ -262,7 +278,7 @@ func.func @main(%x: tensor<?x?xf32>) -> tensor<?x?xf32> {
 """
 
 
-def overhead(threads: int) -> None:
+def overhead(threads: int) -> dict[str, float]:
     """Microseconds of calls of one operation on 1 x 8 numbers: static, again, and a new size."""
     options = Options(cache="off", threads=threads)
     module = girih.import_model(ONE)
@@ -280,8 +296,10 @@ def overhead(threads: int) -> None:
         begin = time.perf_counter()
         program(x)
         new.append((time.perf_counter() - begin) * 1e6)
-    print(f"one operation: static {static:.2f} us, open {again:.2f} us, new size "
-          f"{statistics.median(new):.1f} us")  # fmt: skip
+    found = {"static": static, "open": again, "new": statistics.median(new)}
+    said = ", ".join(f"{name} {one:.2f} us" for name, one in found.items())
+    print(f"a call of one operation: {said}")
+    return found
 
 
 def main() -> None:
@@ -294,12 +312,15 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--engines", nargs="*", choices=tuple(ENGINES), default=())
     parser.add_argument("--overhead", action="store_true")
+    parser.add_argument("--save", action="store_true")
     chosen = parser.parse_args()
-    if chosen.overhead:
-        overhead(chosen.threads)
-        return
-    for name in chosen.model or ("bert", "gpt", "vit"):
-        compare(name, chosen)
+    found: dict[str, Any] = {"cores": os.cpu_count(), "threads": chosen.threads}
+    if chosen.overhead or chosen.save:
+        found["microseconds of a call"] = overhead(chosen.threads)
+    if not chosen.overhead:
+        found |= {name: compare(name, chosen) for name in chosen.model or ("bert", "gpt", "vit")}
+    if chosen.save:
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,10 @@ def test_hot_sizes_are_checked(hot: dict[str, int], message: str) -> None:
 
 def test_the_options_of_sizes() -> None:
     assert girih.Options(hot=("a=1, b=2",)).hot_sizes == {"a=1, b=2": {"a": 1, "b": 2}}
-    for settings in ({"hot": ("a",)}, {"hot": ("a=b",)}, {"hot": ("a=1;b=2",)}, {"size_plans": 0}):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"hot": ("a",)}, {"hot": ("a=b",)}, {"hot": ("a=1;b=2",)}, {"size_plans": 0},
+    )  # fmt: skip
+    for settings in wrong:
         with pytest.raises(girih.UserError, match="hot|size_plans"):
             girih.Options(**settings)
     with pytest.raises(girih.UserError, match="hot: a dict"):

@@ -167,7 +167,11 @@ def onnx_engine(module: Any) -> Engine | None:
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     names = [argument.name for argument in session.get_inputs()]
-    return lambda ids, mask: session.run(None, dict(zip(names, (ids, mask), strict=True)))[0]
+
+    def call(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.asarray(session.run(None, dict(zip(names, (ids, mask), strict=True)))[0])
+
+    return call
 
 
 if __name__ == "__main__":

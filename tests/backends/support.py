@@ -10,12 +10,13 @@ import numpy as np
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
+from girih.hlo.symbols import Dim
 from girih.hlo.types import BF16, F16, F32, I32, ElementType, TensorType
 
 SCALAR = TensorType((), F32)
 
 
-def kind(*dims: int, element: ElementType = F32) -> TensorType:
+def kind(*dims: Dim, element: ElementType = F32) -> TensorType:
     return TensorType(dims, element)
 
 

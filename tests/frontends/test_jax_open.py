@@ -92,7 +92,8 @@ SIZES = (
 @pytest.mark.parametrize("text", SIZES)
 def test_size_arithmetic(text: str) -> None:
     """JAX spells Python's quotients and remainders by those that cut towards zero."""
-    names = {"max": jax.core.max_dim, "min": jax.core.min_dim}
+    core: Any = jax.core
+    names = {"max": core.max_dim, "min": core.min_dim}
     (n,) = export.symbolic_shape("n")
     function = jax.jit(lambda x: jnp.zeros(eval(text, names, {"n": x.shape[0]})))  # noqa: S307
     module = girih.import_model(export.export(function)(jax.ShapeDtypeStruct((n,), np.float32)))

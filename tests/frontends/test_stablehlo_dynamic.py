@@ -297,7 +297,7 @@ func.func @main(%x: tensor<?x2xf32>, %k: tensor<i32>) -> (tensor<?x4xf32>, tenso
 def test_open_types_in_loops_branches_and_checks():
     module = girih.import_model(LOOP)
     d0 = girih.hlo.symbols.SymbolicDim("d0")
-    assert module.body.result_types[0].dims == (d0 // 2, 4)
+    assert module.body.results[0].dims == (d0 // 2, 4)
     assert module.assumptions.divides(2, d0) is True
     program = girih.compile(module, sizes={"d0": (0, 40)}, options=girih.Options(cache="off"))
     for size, turns in ((0, 1), (2, 0), (6, 3), (38, 4)):

@@ -259,7 +259,7 @@ def test_what_girih_cannot_do_at_any_size_is_tried_a_few_times(
     tried: list[Any] = []
     plain = _Graph.made
     monkeypatch.setattr(_Graph, "made", lambda *args: tried.append(args) or plain(*args))
-    options = {"sizes": 2}
+    options: dict[str, Any] = {"sizes": 2}
     quick = torch.compile(lambda x: x + torch.rand(3), backend="girih", dynamic=True,
                           options=options)  # fmt: skip
     with pytest.warns(GirihWarning, match="girih: "):

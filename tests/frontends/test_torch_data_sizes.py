@@ -262,6 +262,7 @@ def test_parts_of_what_a_call_sizes():
         agree(program(x.numpy(), np.int64(n)), first(x, torch.tensor(n)), exact=False)
     declared = program.parts.signatures["main"]
     (bound,) = (one.bound for one in declared.measured if one.size)
+    assert module.signature is not None
     assert bound == module.signature.arguments[0].dims[0]
     with pytest.raises(girih.UserError, match=r"Runtime assertion failed .* u0 <= s"):
         program(np.zeros((3, 4), np.float32), np.int64(4))

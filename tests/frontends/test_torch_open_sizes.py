@@ -243,6 +243,8 @@ def test_padding_to_windows_takes_every_size() -> None:
 
 def test_writes_into_a_buffer_take_every_size_that_fits() -> None:
     class Kept(nn.Module):
+        kept: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("kept", torch.zeros(4, 8, 4))

@@ -17,6 +17,7 @@ from girih.backends.nvidia.launch import (
     KernelCode,
     Launch,
     Memory,
+    Size,
     TensorMap,
 )
 from girih.backends.nvidia.target import Target
@@ -115,6 +116,8 @@ class Session:
     def _bytes(self, argument: Argument) -> bytes:
         if isinstance(argument, Immediate):
             return argument.data
+        if isinstance(argument, Size):
+            raise ValueError("kernels that are tried alone have fixed sizes")
         place = argument.memory if isinstance(argument, TensorMap) else argument
         address = self.scratch if place.slot < 0 else self.addresses[place.slot]
         address += place.offset

@@ -165,7 +165,8 @@ def followed(what: str) -> Op:
             return [b("tanh", b("add", made, b.broadcast(z, made.dims, (2,))))]
         if what == "one query":
             made = b.op("dot_general", [x, y], dims([3], [2], ([0, 1], [0, 1]))).result
-            spread = b.broadcast(*factors, z.dims, (0, 1, 2))
+            (factor,) = factors
+            spread = b.broadcast(factor, z.dims, (0, 1, 2))
             return [b("add", b("multiply", z, spread), made)]
         made = b.op("dot_general", [x, y], dims([2], [2], ([0], [0]))).result
         scaled = b("multiply", made, b.broadcast(b.constant(0.25, z.tensor.with_dims(())),

@@ -87,9 +87,9 @@ def run(
         )  # fmt: skip
 
     for launch in code.launches:
-        grid = tuple(bound(extent, sizes) for extent in launch.grid)
+        x, y, z = (bound(extent, sizes) for extent in launch.grid)
         report = simulator.launch(
-            module, launch.symbol, grid, launch.block, [*map(packed, launch.arguments)],
+            module, launch.symbol, (x, y, z), launch.block, [*map(packed, launch.arguments)],
             memory, cluster=launch.cluster, shared_bytes=launch.shared_bytes, **options,
         )  # fmt: skip
         if reports is not None:
