@@ -20,6 +20,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,8 +30,10 @@ import torch
 import girih
 from girih.options import Options
 
+from .turns import in_turns
+
 RESULTS = Path(__file__).resolve().parent / "results" / "open_sizes.json"
-LEAST = 0.004  # seconds of one round of one program
+TURNS = 5
 BATCHES, LENGTHS = (1, 8), (1, 256)
 GIVEN = (
     (1, 1), (1, 7), (1, 16), (1, 37), (1, 64), (1, 100), (1, 128), (1, 200), (1, 256), (2, 8),
@@ -211,21 +214,10 @@ ENGINES = {"onnxruntime": onnxruntime, "openvino": openvino, "torch.compile": to
 def medians(
     calls: Sequence[Callable[..., Any]], given: Sequence[Array], rounds: int
 ) -> list[float]:
-    """Milliseconds of each of the functions, which take turns."""
-    counts, times = [], []
-    for call in calls:
-        call(*given)
-        begin = time.perf_counter()
-        call(*given)
-        counts.append(max(1, int(LEAST / (time.perf_counter() - begin))))
-        times.append([])
-    for _ in range(rounds):
-        for call, count, found in zip(calls, counts, times, strict=True):
-            begin = time.perf_counter()
-            for _ in range(count):
-                call(*given)
-            found.append((time.perf_counter() - begin) / count * 1e3)
-    return list(map(statistics.median, times))
+    """Milliseconds of each of the functions, which take turns and are warm in theirs."""
+    named = {str(n): partial(call, *given) for n, call in enumerate(calls)}
+    found = in_turns(named, TURNS, max(1, rounds // TURNS))
+    return [1e3 * statistics.median(times) for times in found.values()]
 
 
 def compare(name: str, chosen: argparse.Namespace) -> dict[str, Any]:
