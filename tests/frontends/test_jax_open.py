@@ -93,6 +93,7 @@ SIZES = (
 def test_size_arithmetic(text: str) -> None:
     """JAX spells Python's quotients and remainders by those that cut towards zero."""
     from jax import core
+
     names = {"max": core.max_dim, "min": core.min_dim}
     (n,) = export.symbolic_shape("n")
     function = jax.jit(lambda x: jnp.zeros(eval(text, names, {"n": x.shape[0]})))  # noqa: S307
