@@ -340,6 +340,10 @@ def _output(spec: Json) -> Output:
         return Output("token")
     if kind == "user_input_mutation":
         return Output("input", value["user_input_name"])
+    if kind == "gradient_to_parameter":
+        return Output("gradient", value["parameter_name"])
+    if kind == "gradient_to_user_input":
+        return Output("gradient", value["user_input_name"])
     raise UserError(f"the archive has an output of the kind {kind}, which is not supported")
 
 

@@ -322,6 +322,7 @@ def _output(spec: Any) -> Output:
     kinds = {
         "USER_OUTPUT": "user", "LOSS_OUTPUT": "user", "BUFFER_MUTATION": "buffer",
         "PARAMETER_MUTATION": "buffer", "USER_INPUT_MUTATION": "input", "TOKEN": "token",
+        "GRADIENT_TO_PARAMETER": "gradient", "GRADIENT_TO_USER_INPUT": "gradient",
     }  # fmt: skip
     kind = kinds.get(spec.kind.name)
     if kind is None:

@@ -109,10 +109,12 @@ class _Lowering:
         if self.blockers:
             raise ImportBlockers(list(self.blockers), program.name or "the export")
         bound_results = list(zip(program.outputs, results, strict=True))
+        gradients = self.gradients()
         plain = [
             raw if isinstance(raw, _SCALARS) else value
+            for kind in ("user", "gradient")
             for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
-            if bound.kind == "user"
+            if bound.kind == kind
         ]
         state = self.state(written, bound_results)
         values = [value for value in plain if isinstance(value, Value)] + list(state.values())
@@ -136,7 +138,7 @@ class _Lowering:
             name=program.name,
             weights={name: weight for name, weight in self.weights.items() if name in used},
             signature=replace(
-                self.signature(types, plain, values, list(state), initial),
+                self.signature(types, plain, gradients, values, list(state), initial),
                 measured=tuple(Measured(message=message) for message in checks.values()),
             ),
             symbols={**{name: self.symbols[name] for name in _symbols(types)}, **data.symbols()},
@@ -184,6 +186,12 @@ class _Lowering:
             name = paths.get(bound.name) or self.state_name(bound)
             found.setdefault(name, value)
         return found
+
+    def gradients(self) -> tuple[str, ...]:
+        """What the export has gradients of, in order: parameters by name, inputs by path."""
+        paths = self.paths()
+        outputs = self.program.outputs
+        return tuple(paths.get(b.target, b.target) for b in outputs if b.kind == "gradient")
 
     def refuse_views(self, buffers: Sequence[Input]) -> None:
         """A tensor in the memory of a buffer that changes would change with it: UserError. So is
@@ -274,14 +282,22 @@ class _Lowering:
         self,
         types: Sequence[TensorType],
         plain: Sequence[Any],
+        gradients: Sequence[str],
         values: Sequence[Value],
         state: Sequence[str],
         buffers: Mapping[str, str],
     ) -> Signature:
+        """The program's face. The results of a joint graph are a pair: what the model returns, and
+        a dict of gradients."""
         program = self.program
         inputs, keywords = self.trees()
         leaves = [Tree.leaf() if isinstance(value, Value) else value for value in plain]
-        outputs = with_constants(program.output_tree, leaves)
+        own = len(leaves) - len(gradients)
+        outputs = with_constants(program.output_tree, leaves[:own])
+        if gradients:
+            slopes = [leaf if isinstance(leaf, Tree) else Tree.none() for leaf in leaves[own:]]
+            by_name = Tree.dict_of(dict(zip(gradients, slopes, strict=True)))
+            outputs = Tree.tuple_of(outputs, by_name)
         return Signature.build(
             inputs,
             [_spelled(type) for type in types],

@@ -76,9 +76,11 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a graph output is for: the "user", or the new value of the buffer or input `target`."""
+    """What a graph output is for: the "user", the new value of the buffer or input `target`, or the
+    gradient of the parameter or input `target` (of joint graphs of forward and backward).
+    """
 
-    kind: str  # user, buffer, input, token
+    kind: str  # user, buffer, input, gradient, token
     target: str = ""
 
 

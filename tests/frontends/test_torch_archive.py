@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import nn
 
+import girih
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.archive import read_archive
 from girih.frontends.torch.sizes import Unreadable, parse_size
@@ -240,3 +241,35 @@ def test_sizes_are_formulas_of_whole_numbers() -> None:
     ):  # fmt: skip
         with pytest.raises(Unreadable):
             parse_size(text)
+
+
+class Fit(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (self.last(torch.tanh(self.first(x))) - y).square().mean()
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["live", "saved"])
+def test_a_joint_graph_gives_loss_and_gradients(saved: bool) -> None:
+    """As a pair: what forward returns, and a dict of gradients by the names of parameters."""
+    from torch.export.experimental import _export_forward_backward
+
+    torch.manual_seed(1)
+    model, inputs = Fit(), (torch.randn(3, 4), torch.randn(3, 2))
+    joint: Any = _export_forward_backward(torch.export.export(model, inputs))
+    if saved:
+        file = io.BytesIO()
+        torch.export.save(joint, file)
+        joint = file.getvalue()
+    arrays = [x.numpy() for x in inputs]
+    loss, gradients = girih.compile(joint, options=girih.Options(cache="off"))(*arrays)
+    wanted = model(*inputs)
+    wanted.backward()
+    np.testing.assert_allclose(loss, wanted.item(), rtol=1e-6)
+    assert list(gradients) == [name for name, _ in model.named_parameters()]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        np.testing.assert_allclose(gradients[name], parameter.grad.numpy(), rtol=1e-5, atol=1e-6)

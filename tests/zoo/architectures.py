@@ -6,7 +6,9 @@ builds every model of ARCHITECTURES with random weights, exports it, compiles it
 `--on` another target) and compares all results with PyTorch's. `--keep` goes on with an earlier run
 whose rows stand in that file; what agrees there is not run again. `--write` writes
 docs/architectures.md. `--open` leaves batch and length to the call: one program, compared at
-several sizes; `--write` then writes the page's last part, of the models that were run.
+several sizes. `--train` compares a loss and the gradients of all parameters, of the joint graph
+that `torch.export` makes of forward and backward, without `--only` for those of TRAINED. With
+either, `--write` writes the page's part about it, of the models that were run.
 """
 
 from __future__ import annotations
@@ -459,7 +461,17 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
 
 
 OPEN_SIZES = ((3, 7), (1, 12), (2, 5))  # batch, length
-OPEN_TITLE = "## With open batch and length"
+OPEN, TRAIN = "## With open batch and length", "## A training step"
+TEXTS = {
+    OPEN: "One program for all sizes, exported with `Dim.AUTO`, at batch and length of"
+    f" {', '.join(map(str, OPEN_SIZES))}; a sample, by\n"
+    "`tests/zoo/architectures.py --open --write`. What `torch.export` makes fixed itself is left"
+    " out.",
+    TRAIN: "The mean square of all results as loss, and the gradients of all parameters, by the"
+    " joint graph of\nforward and backward that `torch.export` makes:"
+    " `tests/zoo/architectures.py --train --write`.",
+}
+"""What stands below the titles of the page's further parts."""
 
 
 def check_open(entry: Architecture, engine: str = "cpu") -> Row:
@@ -511,15 +523,76 @@ def check_open(entry: Architecture, engine: str = "cpu") -> Row:
     return Row(True, True, worst, ", ".join(module.symbols), time.perf_counter() - started)
 
 
+TRAINED = (
+    "bert", "roberta", "electra", "deberta-v2", "distilbert", "albert", "modernbert", "mpnet",
+    "esm", "gpt2", "gpt_neox", "opt", "bloom", "llama", "mistral", "qwen2", "qwen3", "gemma",
+    "phi", "olmo", "stablelm", "falcon", "mamba", "t5", "bart", "vit", "deit", "beit", "swin",
+    "convnext", "resnet", "mobilenet_v2", "segformer", "clip", "wav2vec2", "hubert", "whisper",
+)  # fmt: skip
+
+
+def check_train(entry: Architecture, engine: str = "cpu") -> Row:
+    """The same of a loss, the mean square of every result, and its gradients."""
+    started = time.perf_counter()
+    warnings.simplefilter("ignore")
+    import torch
+    from torch.export.experimental import _export_forward_backward
+    from torch.utils import _pytree
+
+    model, inputs = build(entry)
+
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, **inputs: Any) -> Any:
+            leaves = _pytree.tree_leaves(self.model(**inputs))
+            results = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+            return sum(x.float().square().mean() for x in results)
+
+    step = Loss()
+    loss = step(**copy.deepcopy(inputs))
+    loss.backward()
+    slopes = {name: p.grad for name, p in step.named_parameters() if p.grad is not None}
+    for parameter in step.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    try:
+        exported = torch.export.export(step, (), dict(inputs), strict=False)
+        joint = _export_forward_backward(exported)
+    except Exception as error:
+        return Row(note=f"torch.export: {_first_line(error)}")
+    import girih
+    from girih.frontends.torch.exported import array_of
+
+    try:
+        program = girih.compile(joint, target=engine, options=girih.Options(cache="off"))
+        found, gradients = program(**{key: array_of(value) for key, value in inputs.items()})
+    except Exception as error:
+        return Row(True, note=f"{type(error).__name__}: {_first_line(error)}")
+    seconds = time.perf_counter() - started
+    wanted = {name: array_of(slope) for name, slope in slopes.items()}
+    largest = max(float(np.abs(slope).max()) for slope in wanted.values())
+    worst = difference([found], [array_of(loss.detach())], varied=False)
+    for name, slope in wanted.items():
+        if name not in gradients or gradients[name].shape != slope.shape:
+            return Row(True, True, float("inf"), f"no gradient of {name}, or another", seconds)
+        # Some are zero but for roundings: a bias in front of a softmax, say.
+        scale = max(float(np.abs(slope).max()), 1e-2 * largest)
+        worst = max(worst, float(np.abs(gradients[name] - slope).max()) / scale)
+    return Row(True, True, worst, "", seconds)
+
+
 def _is_sequence(torch: Any, value: Any) -> bool:
     return value.ndim >= 2 and value.dtype == torch.int64
 
 
-def difference(found: list[Any], wanted: list[Any]) -> float:
-    """The largest difference of any result, as a share of that result's largest value."""
+def difference(found: list[Any], wanted: list[Any], varied: bool = True) -> float:
+    """The largest difference of any result, as a share of that result's largest value. varied: some
+    result must have different values, or nothing would be compared."""
     assert len(found) >= len(wanted), f"{len(found)} results, expected {len(wanted)}"
     finite = [x[np.isfinite(x.astype(np.float64))].astype(np.float64) for x in wanted]
-    assert any(x.size and np.ptp(x) > 0 for x in finite), "nothing to compare"
+    assert not varied or any(x.size and np.ptp(x) > 0 for x in finite), "nothing to compare"
     worst = 0.0
     for ours, theirs in zip(map(np.asarray, found), wanted, strict=False):
         assert ours.shape == theirs.shape, f"{ours.shape} is not {theirs.shape}"
@@ -539,7 +612,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def apart(entry: Architecture, engine: str, checked: Callable[..., Row]) -> Row:
-    """`check` or `check_open` in a process of its own, which may die."""
+    """`check`, or another like it, in a process of its own, which may die."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
 
@@ -594,21 +667,10 @@ def page(rows: dict[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def open_part(rows: dict[str, Row]) -> str:
-    """The last part of docs/architectures.md."""
-    sizes = ", ".join(f"({batch}, {length})" for batch, length in OPEN_SIZES)
-    lines = [
-        "",
-        OPEN_TITLE,
-        "",
-        "One program for all sizes, exported with `Dim.AUTO`, at batch and length of"
-        f" {sizes}; a sample, by",
-        "`tests/zoo/architectures.py --open --write`. What `torch.export` makes fixed itself is"
-        " left out.",
-        "",
-        "| model | compiles | agrees | error | note |",
-        "|---|---|---|---|---|",
-    ]
+def part(title: str, text: str, rows: dict[str, Row]) -> str:
+    """A further part of docs/architectures.md: what became of the models that export."""
+    lines = ["", title, "", *text.splitlines(), ""]
+    lines += ["| model | compiles | agrees | error | note |", "|---|---|---|---|---|"]
     for entry in ARCHITECTURES:
         row = rows.get(entry.name)
         if row is None or not row.exports:
@@ -621,13 +683,26 @@ def open_part(rows: dict[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def written(title: str, rows: dict[str, Row]) -> str:
+    """The page with the part of that title replaced; "" is the first, of all architectures."""
+    before, *parts = re.split(r"(?=\n## )", PAGE.read_text())
+    known = {part.splitlines()[1]: part for part in parts}
+    if not title:
+        before = page(rows) if all(e.name in rows for e in ARCHITECTURES) else before
+    else:
+        known[title] = part(title, TEXTS[title], rows)
+    return before + "".join(known[title] for title in TEXTS if title in known)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="names of architectures")
     parser.add_argument("--on", default="cpu", help="a target, ptx-sim, or interpreter")
     parser.add_argument("--keep", type=Path, help="a JSON file of rows, read and written")
     parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
-    parser.add_argument("--open", action="store_true", help="leave batch and length to the call")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--open", action="store_true", help="leave batch and length to the call")
+    kinds.add_argument("--train", action="store_true", help="a loss and its gradients")
     arguments = parser.parse_args()
     import torch
     import transformers  # noqa: F401 - once, before the processes of the models begin
@@ -636,23 +711,20 @@ def main() -> int:
     rows: dict[str, Row] = {}
     if arguments.keep and arguments.keep.exists():
         rows = {name: Row(*row) for name, row in json.loads(arguments.keep.read_text()).items()}
+    checked = check_open if arguments.open else check_train if arguments.train else check
+    chosen = arguments.only or (TRAINED if arguments.train else [e.name for e in ARCHITECTURES])
     for entry in ARCHITECTURES:
-        if entry.name in rows and agrees(entry, rows[entry.name]):
+        if entry.name not in chosen or (entry.name in rows and agrees(entry, rows[entry.name])):
             continue
-        if arguments.only and entry.name not in arguments.only:
-            continue
-        row = rows[entry.name] = apart(entry, arguments.on, check_open if arguments.open else check)
+        row = rows[entry.name] = apart(entry, arguments.on, checked)
         if arguments.keep:
             arguments.keep.write_text(json.dumps(rows))
         verdict = "agrees" if agrees(entry, row) else "DIFFERS" if row.compiles else "fails"
         verdict = verdict if row.exports else "no export"
         print(f"{entry.name:32} {verdict:10} {row.error:8.1e} {row.seconds:6.1f} s  {row.note}",
               flush=True)  # fmt: skip
-    table, title, rest = PAGE.read_text().partition(f"\n{OPEN_TITLE}")
-    if arguments.write and arguments.open:
-        PAGE.write_text(table + open_part(rows))
-    elif arguments.write and all(entry.name in rows for entry in ARCHITECTURES):
-        PAGE.write_text(page(rows) + title + rest)
+    if arguments.write:
+        PAGE.write_text(written(OPEN if arguments.open else TRAIN if arguments.train else "", rows))
     wrong = sum(row.exports and not agrees(e, row) for e in ARCHITECTURES
                 if (row := rows.get(e.name)))  # fmt: skip
     print(f"{len(rows)} models, {sum(r.exports for r in rows.values())} export, {wrong} wrong")
