@@ -128,6 +128,26 @@ def unpacked(operation: tree.Operation) -> dict[str, Any]:
     return flat
 
 
+RAGGED = (
+    "lhs_batching_dimensions",
+    "rhs_batching_dimensions",
+    "lhs_contracting_dimensions",
+    "rhs_contracting_dimensions",
+    "lhs_ragged_dimensions",
+    "rhs_group_dimensions",
+)
+"""What `ragged_dot_dimension_numbers` says, in the order in which composites list it."""
+
+
+def laid_flat(facts: dict[str, Any]) -> dict[str, Any]:
+    """A composite's attributes with the lists of its dimension numbers under VHLO's names."""
+    lists = facts.get("ragged_dot_dimension_numbers")
+    if not isinstance(lists, tuple) or len(lists) != len(RAGGED):
+        return facts
+    others = {k: v for k, v in facts.items() if k != "ragged_dot_dimension_numbers"}
+    return {**others, **dict(zip(RAGGED, lists, strict=True))}
+
+
 def flatten(operation: tree.Operation, convert_type: Callable[[tree.Type], Any]) -> dict[str, Any]:
     """The attributes of an op, flat, named as VHLO does; `value` of a constant is left alone."""
     name = operation.name.partition(".")[2]

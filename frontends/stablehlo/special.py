@@ -133,9 +133,11 @@ def _composite(converter: Converter, operation: tree.Operation, built: list[Op])
         return constraints.from_composite(converter, operation, built)
     if name.startswith(("chlo.", "stablehlo.")):
         base = name.removeprefix("stablehlo.")
-        if ops.known(base):
-            inner = operation.attributes.get("composite_attributes", {})
-            facts = attribute_tables.plain(inner, converter.type)
+        inner = operation.attributes.get("composite_attributes", {})
+        facts = attribute_tables.laid_flat(attribute_tables.plain(inner, converter.type))
+        ragged = facts.get("lhs_ragged_dimensions", ())
+        # JAX asks for no group sizes where batches are ragged; chlo.ragged_dot does.
+        if ops.known(base) and not {*ragged} & {*facts.get("lhs_batching_dimensions", ())}:
             operation.regions = []
             converter.emit(base, operation, built, facts)
             return True
@@ -179,7 +181,8 @@ def _custom_call(converter: Converter, operation: tree.Operation, built: list[Op
         name = _chlo_name(target)
         if ops.known(name):
             inner = facts.get("mhlo.attributes", {})
-            converter.emit(name, operation, built, attribute_tables.plain(inner, converter.type))
+            given = attribute_tables.plain(inner, converter.type)
+            converter.emit(name, operation, built, attribute_tables.laid_flat(given))
             return True
     if ops.known("custom_call"):
         return False

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import tree
-from .attributes import ACCURACY
+from .attributes import ACCURACY, RAGGED
 from .literals import read_elements
 from .normal import ENUMS, KINDS, Facts, facts_of, normal, restored
 from .places import Places
@@ -59,14 +59,7 @@ _PACKED: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ragged_dot": (
         "ragged_dot_dimension_numbers",
         "ragged_dot",
-        (
-            "lhs_batching_dimensions",
-            "rhs_batching_dimensions",
-            "lhs_contracting_dimensions",
-            "rhs_contracting_dimensions",
-            "lhs_ragged_dimensions",
-            "rhs_group_dimensions",
-        ),
+        RAGGED,
     ),
 }
 _PACKED["dynamic_gather"] = _PACKED["gather"]

@@ -206,7 +206,9 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
 
     group_sizes[g] consecutive positions of lhs's ragged dimension make group g. A free ragged
     dimension meets rhs[g]; a contracted one gives one result per group, in front; a batching one
-    needs no groups. Positions after the last group count as zero.
+    needs no groups. Positions after the last group count as zero. Where group_sizes has further
+    dimensions, in front, it has a row of sizes for each position in those dimensions of lhs that
+    come before the ragged one: batching ones, then those of its kind.
     """
 
     pattern = "opaque"
@@ -232,14 +234,13 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
         lambda o: len(o.rhs_group_dimensions) == (_ragged_kind(o) == "free"),
     )
     C3 = constraint(
-        "group_sizes is a vector of integers, as long as rhs's group dimension",
+        "group_sizes has integers, as many as rhs's group dimension is long, in one row or in one "
+        "for each position before the ragged dimension",
         lambda o: (
             o.group_sizes.element.is_integer
-            and o.group_sizes.rank == 1
-            and same_dims(
-                [o.rhs.dims[d] for d in o.rhs_group_dimensions],
-                o.group_sizes.dims[: len(o.rhs_group_dimensions)],
-            )
+            and o.group_sizes.rank >= 1
+            and same_dims([o.lhs.dims[d] for d in _rows_of(o)], o.group_sizes.dims[:-1])
+            and all(same_dim(o.rhs.dims[d], o.group_sizes.dims[-1]) for d in o.rhs_group_dimensions)
         ),
     )
 
@@ -251,32 +252,51 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
         }  # fmt: skip
         right = [size for d, size in enumerate(o.rhs.dims) if d not in used]
         batch = [o.lhs.dims[d] for d in o.lhs_batching_dimensions]
-        groups = o.group_sizes.dims if _ragged_kind(o) == "contracting" else ()
+        groups = o.group_sizes.dims[-1:] if _ragged_kind(o) == "contracting" else ()
         dims = (*groups, *batch, *left, *right)
         return [TensorType(dims, result_element(o, o.lhs.element))]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         lhs, rhs, sizes = values
-        if not sizes.tensor.is_static:
-            return None
-        kind = _ragged_kind(o)
-        masks = _group_masks(b, lhs, sizes, o.lhs_ragged_dimensions[0])
+        kind, axes = _ragged_kind(o), (*_rows_of(o), o.lhs_ragged_dimensions[0])
+        place, groups = sizes.rank - 1, sizes.dims[-1]
         if kind == "batching":
-            inside = masks[0]
-            for mask in masks[1:]:
-                inside = inside | mask
-            masks = [inside]
-        products = []
-        for group, mask in enumerate(masks):
-            part = where(mask, Term(b, lhs), 0).value
-            other = _group(b, rhs, o.rhs_group_dimensions[0], group) if kind == "free" else rhs
-            products.append(_product(b, o, part, other))
-        if kind == "contracting":
-            stacked = [b.reshape(p, (1, *p.dims)) for p in products]
-            return [b("concatenate", *stacked, dimension=0)]
-        total = products[0]
-        for product in products[1:]:
-            total = b("add", total, product)
+            zero = b.constant(0, TensorType((), sizes.element))
+            ends = b.reduce("add", sizes, zero, (place,))
+            whole = lhs.tensor.with_element(sizes.element)
+            numbers = Term(b, b("iota", type=whole, iota_dimension=axes[-1]))
+            counted = numbers < Term(b, b.broadcast(ends, whole.dims, axes[:-1]))
+            return [_product(b, o, where(counted, Term(b, lhs), 0).value, rhs)]
+        rows = sizes.tensor.with_dims(sizes.dims[:-1])
+
+        def inside(b: Any, value: Any, axes: Sequence[int], start: Any, end: Any) -> Term:
+            """Where a tensor, whose dimensions `axes` are the rows and then the ragged one,
+            belongs to the group between `start` and `end`."""
+            kind = value.tensor.with_element(sizes.element)
+            numbers = Term(b, b("iota", type=kind, iota_dimension=axes[-1]))
+            low, high = (Term(b, b.broadcast(v, kind.dims, axes[:-1])) for v in (start, end))
+            return (numbers >= low) & (numbers < high)
+
+        def with_group(b: Any, total: Any, group: Any, start: Any) -> tuple[Any, Any]:
+            """The result so far with that of the group that begins at `start`, and its end."""
+            end = b("add", start, _taken(b, sizes, place, group))
+            if kind == "free":
+                other = _taken(b, rhs, o.rhs_group_dimensions[0], group)
+                product = Term(b, _product(b, o, lhs, other))
+                mine = inside(b, total, _result_axes(o, axes), start, end)
+                return where(mine, product, Term(b, total)).value, end
+            parts = [
+                where(inside(b, value, on, start, end), Term(b, value), 0).value
+                for value, on in ((lhs, axes), (rhs, _partners(o, axes)))
+            ]
+            return _written(b, total, _product(b, o, *parts), 0, group), end
+
+        start, total = b.constant(0, rows), b.constant(0, o.type)
+        number = TensorType((), I32)
+        if not isinstance(groups, int):
+            return [_over_groups(b, sizes, start, total, with_group)]
+        for group in range(groups):
+            total, start = with_group(b, total, b.constant(group, number), start)
         return [total]
 
     def shard(self, o: Op) -> Factors | None:
@@ -284,7 +304,7 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
 
     def divide(self, o: Op) -> Factors | None:
         """Who has a part of the rows, or of the groups, finds what is in it."""
-        return self._factors(o, divided=True)
+        return self._factors(o, divided=o.group_sizes.rank == 1)
 
     def _factors(self, o: Op, divided: bool) -> Factors:
         rule = FactorBuilder(o)
@@ -298,13 +318,18 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
                 kind = FactorKind.REPLICATE
             return Factor(o.lhs.dims[left], kind, placed=ragged and divided)
 
+        rows = _rows_of(o)
+
+        def sizes(left: int) -> dict[int, int]:
+            return {2: rows.index(left)} if left in rows else {}
+
         for left, right in zip(o.lhs_batching_dimensions, o.rhs_batching_dimensions, strict=True):
-            rule.add(factor(left), {0: left, 1: right}, {0: place})
+            rule.add(factor(left), {0: left, 1: right, **sizes(left)}, {0: place})
             place += 1
         inner = list(zip(o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True))
         used = {*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions}
         for d in (d for d in range(o.lhs.rank) if d not in used):
-            rule.add(factor(d), {0: d}, {0: place})
+            rule.add(factor(d), {0: d, **sizes(d)}, {0: place})
             place += 1
         used = {
             *o.rhs_batching_dimensions, *o.rhs_contracting_dimensions, *o.rhs_group_dimensions
@@ -313,7 +338,8 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
             rule.add(Factor(o.rhs.dims[d]), {1: d}, {0: place})
             place += 1
         for left, right in inner:
-            rule.add(factor(left, FactorKind.REDUCTION), {0: left, 1: right})
+            kind = FactorKind.REDUCTION
+            rule.add(factor(left, kind), {0: left, 1: right, **sizes(left)})
         for d in o.rhs_group_dimensions if divided else ():
             rule.add(Factor(o.rhs.dims[d], FactorKind.REDUCTION, placed=True), {1: d})
         return rule.build()
@@ -340,6 +366,13 @@ class RaggedDot(Decomposed, name="chlo.ragged_dot"):
             "lhs_ragged_dimensions": (0,),
         }  # fmt: skip
         yield Case("ragged_dot_batching", (rows, counting(5, 3), i32([1, 3])), facts)
+        facts = {
+            "lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (1,),
+            "lhs_contracting_dimensions": (2,), "rhs_contracting_dimensions": (2,),
+            "lhs_ragged_dimensions": (1,), "rhs_group_dimensions": (0,),
+        }  # fmt: skip
+        of_rows = (counting(2, 5, 3), counting(2, 2, 3, 4), i32([[2, 3], [4, 0]]))
+        yield Case("ragged_dot_groups_of_rows", of_rows, facts)
 
 
 def _ragged_kind(o: Op) -> str:
@@ -352,29 +385,51 @@ def _ragged_kind(o: Op) -> str:
     return "contracting" if ragged in o.lhs_contracting_dimensions else "free"
 
 
-def _group_masks(b: Any, lhs: Any, sizes: Any, ragged: int) -> list[Term]:
-    """For each group, where lhs belongs to it."""
-    kind = lhs.tensor.with_element(sizes.element)
-    numbers = Term(b, b("iota", type=kind, iota_dimension=ragged))
-    start: Any = numbers.like(0)
-    masks = []
-    for group in range(sizes.dims[0]):
-        cut = {"start_indices": (group,), "limit_indices": (group + 1,), "strides": (1,)}
-        size = b.reshape(b("slice", sizes, **cut), ())
-        end = start + Term(b, b.broadcast(size, kind.dims, ()))
-        masks.append((numbers >= start) & (numbers < end))
-        start = end
-    return masks
+def _rows_of(o: Op) -> tuple[int, ...]:
+    """The dimensions of lhs for whose positions group_sizes has rows of their own."""
+    if o.group_sizes.rank == 1 or not o.lhs_ragged_dimensions:
+        return ()
+    ragged, kind = o.lhs_ragged_dimensions[0], _ragged_kind(o)
+    batch = tuple(o.lhs_batching_dimensions)
+    if kind == "batching":
+        return batch[: batch.index(ragged)]
+    alike = tuple(o.lhs_contracting_dimensions)
+    if kind == "free":
+        alike = tuple(d for d in range(o.lhs.rank) if d not in (*batch, *alike))
+    return (*batch, *alike[: alike.index(ragged)])
 
 
-def _group(b: Any, rhs: Any, axis: int, group: int) -> Any:
-    """rhs[..., group, ...] without that dimension."""
-    bounds = {
-        "start_indices": tuple(group if d == axis else 0 for d in range(rhs.rank)),
-        "limit_indices": tuple(group + 1 if d == axis else size for d, size in enumerate(rhs.dims)),
-        "strides": (1,) * rhs.rank,
-    }
-    return b.reshape(b("slice", rhs, **bounds), (*rhs.dims[:axis], *rhs.dims[axis + 1 :]))
+def _partners(o: Op, axes: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions of rhs that batching and contracted ones of lhs meet."""
+    left = (*o.lhs_batching_dimensions, *o.lhs_contracting_dimensions)
+    right = (*o.rhs_batching_dimensions, *o.rhs_contracting_dimensions)
+    return tuple(right[left.index(d)] for d in axes)
+
+
+def _result_axes(o: Op, axes: Sequence[int]) -> tuple[int, ...]:
+    """The result's dimensions that come from batching and free ones of lhs."""
+    batch, used = tuple(o.lhs_batching_dimensions), tuple(o.lhs_contracting_dimensions)
+    order = (*batch, *(d for d in range(o.lhs.rank) if d not in (*batch, *used)))
+    return tuple(map(order.index, axes))
+
+
+def _over_groups(b: Any, sizes: Any, start: Any, total: Any, with_group: Any) -> Any:
+    """The result of as many groups as a call has."""
+    from ..build import build_region  # build imports the table of rooms
+
+    begin = [b.constant(0, TensorType((), I32)), start, total]
+    types = [value.type for value in begin]
+
+    def more(b: Any, group: Any, start: Any, total: Any) -> Any:
+        count = b("get_dimension_size", sizes, dimension=sizes.rank - 1)
+        return [b.compare("LT", group, count)]
+
+    def step(b: Any, group: Any, start: Any, total: Any) -> Any:
+        total, end = with_group(b, total, group, start)
+        return [b("add", group, b.constant(1, group.tensor)), end, total]
+
+    regions = [build_region(types, more), build_region(types, step)]
+    return b.op("while", begin, {}, regions).results[2]
 
 
 def _product(b: Any, o: Op, lhs: Any, rhs: Any) -> Any:

@@ -19,20 +19,19 @@ import types
 import unittest
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch.utils import _pytree
 
 import girih
 from girih.frontends.torch.exported import array_of, read_exported
 from girih.hlo.errors import ImportBlockers, UserError
+from girih.tests.differential.outcomes import Outcome, compare, print_blockers
 
 sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))  # op_db does not need it
 sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
-TOLERANCE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 RANDOM = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like",
@@ -40,12 +39,6 @@ RANDOM = {
     "svd_lowrank", "resize_", "resize_as_",
 }  # fmt: skip
 """What has no value to compare with."""
-
-
-class Outcome(NamedTuple):
-    verdict: str  # agrees, differs, blocked, refused, bug, no export
-    words: str = ""
-    targets: frozenset[str] = frozenset()
 
 
 class Call(torch.nn.Module):
@@ -94,35 +87,7 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool) -> Outco
         return Outcome("refused", str(error)[:200])
     except Exception as error:
         return Outcome("bug", f"{type(error).__name__} {str(error)[:300]}")
-    return compare(found, wanted, TOLERANCE, targets)
-
-
-def compare(
-    found: list[Any], wanted: list[Any], tolerance: dict[Any, float], targets: frozenset[str]
-) -> Outcome:
-    for ours, theirs in zip(map(np.asarray, found), wanted, strict=False):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            return Outcome("differs", f"{ours.dtype}{ours.shape} not {theirs.dtype}{theirs.shape}")
-        if theirs.dtype.kind in "biu":
-            if not np.array_equal(ours, theirs):
-                at = np.argwhere(np.atleast_1d(ours != theirs))[0]
-                pair = np.atleast_1d(ours)[tuple(at)], np.atleast_1d(theirs)[tuple(at)]
-                return Outcome("differs", f"{pair[0]} not {pair[1]}", targets)
-            continue
-        limit = {"float64": 1e-8, "complex128": 1e-8, "bfloat16": 3e-2, "float16": 4e-3}.get(
-            theirs.dtype.name, 1e-4
-        )
-        wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
-        x, y = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
-        finite = np.isfinite(y)
-        scale = max(1.0, float(np.abs(y[finite]).max(initial=0.0)))
-        near = np.where(
-            finite, np.abs(x - y) <= limit * scale, (x == y) | (np.isnan(x) & np.isnan(y))
-        )
-        if not near.all():
-            at = int(np.argmin(near))
-            return Outcome("differs", f"{x[at]} not {y[at]} ({theirs.dtype.name})", targets)
-    return Outcome("agrees", "", targets)
+    return compare(found, wanted, targets)
 
 
 def samples(info: Any, dtype: Any, count: int) -> Iterator[tuple[Any, Any]]:
@@ -176,9 +141,7 @@ def main() -> int:
                     blockers[said.words.split(";")[0]] += 1
                 print(f"{name:40} {spelled:9} {said.verdict:9} {said.words}", flush=True)
     core = core_operators()
-    print("\nblockers:")
-    for words, times in blockers.most_common():
-        print(f"  {times:4} {words}")
+    print_blockers(blockers)
     print(dict(count))
     print(f"core ATen operators in agreeing results: {len(core & agreeing)} of {len(core)}")
     print("others:", *sorted(core - agreeing))

@@ -360,3 +360,39 @@ def test_examples_must_have_the_exports_structure() -> None:
 def test_a_truncated_export_is_refused(size: int) -> None:
     with pytest.raises(girih.UserError):
         read_exported(SAMPLE[:size])
+
+
+RAGGED = {
+    "free": (((1,), (1,)), ((), ()), (0,), (0,), (6, 3), (2, 3, 4), [2, 3]),
+    "free in batches": (((2,), (2,)), ((0,), (1,)), (1,), (0,), (2, 6, 3), (3, 2, 3, 4),
+                        [[2, 3, 0], [1, 2, 3]]),
+    "contracting": (((0,), (0,)), ((), ()), (0,), (), (6, 3), (6, 4), [2, 3]),
+    "contracting in batches": (((1,), (1,)), ((0,), (0,)), (1,), (), (2, 6, 3), (2, 6, 4),
+                               [[2, 3, 0], [1, 2, 3]]),
+    "batching": (((2,), (1,)), ((0,), (0,)), (0,), (), (6, 2, 3), (6, 3, 4), [2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_products_exported_for_gpus(name: str) -> None:
+    """Exports for GPUs and TPUs have `chlo.ragged_dot`, those for CPUs its parts."""
+    contract, batch, ragged, group, left, right, sizes = RAGGED[name]
+    numbers = jax.lax.RaggedDotDimensionNumbers((contract, batch), ragged, group)
+
+    def product(x: Any, y: Any, sizes: Any) -> Any:
+        return jax.lax.ragged_dot_general(x, y, sizes, numbers)
+
+    generator = np.random.default_rng(0)
+    x, y = (generator.standard_normal(dims, np.float32) for dims in (left, right))
+    inputs = (x, y, np.array(sizes, np.int32))
+    exported = export.export(jax.jit(product), platforms=["cuda"])(*inputs)
+    assert "chlo.ragged_dot" in exported.mlir_module()
+    assert_same(run(import_jax(exported), *inputs), jax.jit(product)(*inputs))
+
+
+def test_ragged_products_take_nothing_from_other_groups() -> None:
+    x, y = np.ones((4, 2), np.float32), np.ones((2, 2, 3), np.float32)
+    y[1] = np.inf
+    exported = export.export(jax.jit(jax.lax.ragged_dot), platforms=["cuda"])
+    found = run(import_jax(exported(x, y, np.array([2, 1], np.int32))), x, y, np.array([2, 1], "i"))
+    np.testing.assert_array_equal(found[:, 0], [2, 2, np.inf, 0])

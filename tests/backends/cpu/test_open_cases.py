@@ -26,7 +26,6 @@ from girih.hlo.types import F32, TensorType
 from .open_sizes import OPTIONS, Opened, check, opened
 
 REFUSED = {
-    "chlo.ragged_dot",  # a product for each group, as many as there are
     "foreign_call",  # code that was written elsewhere knows its sizes
     "set_dimension_size",
 }

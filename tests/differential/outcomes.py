@@ -1,0 +1,54 @@
+"""What becomes of a framework's operator samples in girih, and how it is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RELATIVE = {"float64": 1e-8, "complex128": 1e-8, "bfloat16": 3e-2, "float16": 4e-3}
+"""How far results may be off, as part of the largest; 1e-4 where nothing else is said."""
+
+
+class Outcome(NamedTuple):
+    verdict: str  # agrees, differs, blocked, refused, bug, no export
+    words: str = ""
+    targets: frozenset[str] = frozenset()
+
+
+def compare(
+    found: Sequence[Any], wanted: Sequence[Any], targets: frozenset[str] = frozenset()
+) -> Outcome:
+    """Whether all results agree: types, shapes, integers exactly, other numbers about."""
+    if len(found) != len(wanted):
+        return Outcome("differs", f"{len(found)} results, not {len(wanted)}")
+    for ours, theirs in zip(map(np.asarray, found), map(np.asarray, wanted), strict=True):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return Outcome("differs", f"{ours.dtype}{ours.shape} not {theirs.dtype}{theirs.shape}")
+        if theirs.dtype.kind in "biu":
+            if not np.array_equal(ours, theirs):
+                at = np.argwhere(np.atleast_1d(ours != theirs))[0]
+                pair = np.atleast_1d(ours)[tuple(at)], np.atleast_1d(theirs)[tuple(at)]
+                return Outcome("differs", f"{pair[0]} not {pair[1]}", targets)
+            continue
+        limit = RELATIVE.get(theirs.dtype.name, 1e-4)
+        wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
+        x, y = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
+        finite = np.isfinite(y)
+        scale = max(1.0, float(np.abs(y[finite]).max(initial=0.0)))
+        near = np.where(
+            finite, np.abs(x - y) <= limit * scale, (x == y) | (np.isnan(x) & np.isnan(y))
+        )
+        if not near.all():
+            at = int(np.argmin(near))
+            return Outcome("differs", f"{x[at]} not {y[at]} ({theirs.dtype.name})", targets)
+    return Outcome("agrees", "", targets)
+
+
+def print_blockers(blockers: Counter[str]) -> None:
+    """Each reason with the number of samples that it blocked."""
+    print("\nblockers:")
+    for words, times in blockers.most_common():
+        print(f"  {times:4} {words}")
