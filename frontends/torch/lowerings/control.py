@@ -80,7 +80,6 @@ def while_loop(
     """`carried` replaced by the body's results while the condition holds."""
     if not all(isinstance(value, Value) for value in carried):
         raise Blocked("carries something that is no tensor", "make the counter a tensor")
-    types = [value.tensor.with_sharding(None) for value in carried]
 
     def test(*values: Value) -> list[Value]:
         (holds,) = c.inline(condition, [*values, *extra])
@@ -89,8 +88,7 @@ def while_loop(
     def step(*values: Value) -> list[Value]:
         return c.inline(body, [*values, *extra])
 
-    regions = [c.nested(types, test), c.nested(types, step)]
-    return c.builder.op("while", list(carried), {}, regions, types).results
+    return tuple(c.loop(carried, test, step))
 
 
 def size_arithmetic(name: str) -> Callable[..., Any]:
