@@ -449,33 +449,33 @@ class Context:
             arguments = builder.arguments(list(map(unsharded, types)))
             return builder.region(body(*arguments))
 
-    def loop(
+    def iterate(
         self,
         carried: Sequence[Value],
-        condition: Callable[..., Sequence[Value]],
-        body: Callable[..., Sequence[Value]],
-    ) -> list[Value]:
-        """`carried` replaced by `body(*carried)` while `condition(*carried)`. Where random numbers
-        are drawn inside, the turn is carried too, so that each has draws of its own."""
-        types = [value.tensor.with_sharding(None) for value in carried]
+        test: Callable[..., Value],
+        step: Callable[..., Sequence[Value]],
+    ) -> Sequence[Value]:
+        """`carried` replaced by `step(*carried)` while the scalar `test(*carried)` holds. Where
+        random numbers are drawn inside, the turn is carried too: each has draws of its own."""
+        types = [unsharded(value.tensor) for value in carried]
         with self.drawing(self.stream.key) as inner:
-            regions = [self.nested(types, condition), self.nested(types, body)]
+            regions = [self.nested(types, lambda *v: [test(*v)]), self.nested(types, step)]
         if not inner.count:
-            return list(self.builder.op("while", list(carried), {}, regions, types).results)
+            return self.builder.op("while", list(carried), {}, regions, types).results
         key = self.stream.next(self.builder)
 
-        def test(turn: Value, *values: Value) -> Sequence[Value]:
+        def tested(turn: Value, *values: Value) -> list[Value]:
             with self.drawing(key, self.multiply(turn, 2)):
-                return condition(*values)
+                return [test(*values)]
 
-        def step(turn: Value, *values: Value) -> Sequence[Value]:
+        def stepped(turn: Value, *values: Value) -> list[Value]:
             with self.drawing(key, self.add(self.multiply(turn, 2), 1)):
-                return [self.add(turn, 1), *body(*values)]
+                return [self.add(turn, 1), *step(*values)]
 
         counted = [self.scalar(0, UI64), *carried]
-        types = [counted[0].tensor, *types]
-        regions = [self.nested(types, test), self.nested(types, step)]
-        return list(self.builder.op("while", counted, {}, regions, types).results[1:])
+        types = [unsharded(value.tensor) for value in counted]
+        regions = [self.nested(types, tested), self.nested(types, stepped)]
+        return self.builder.op("while", counted, {}, regions, types).results[1:]
 
     @contextmanager
     def drawing(self, key: Value | None, number: Value | None = None) -> Iterator[Stream]:

@@ -17,6 +17,7 @@ from . import (
     flexible,
     fourier,
     gradients,
+    grids,
     indexing,
     kernels,
     linear_algebra,
@@ -40,7 +41,7 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts, random,
+    shardings, data_sizes, data_parts, random, grids,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

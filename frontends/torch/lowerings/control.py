@@ -81,14 +81,14 @@ def while_loop(
     if not all(isinstance(value, Value) for value in carried):
         raise Blocked("carries something that is no tensor", "make the counter a tensor")
 
-    def test(*values: Value) -> list[Value]:
+    def test(*values: Value) -> Value:
         (holds,) = c.inline(condition, [*values, *extra])
-        return [c.builder.reshape(c.convert(holds, I1), ())]
+        return c.builder.reshape(c.convert(holds, I1), ())
 
     def step(*values: Value) -> list[Value]:
         return c.inline(body, [*values, *extra])
 
-    return tuple(c.loop(carried, test, step))
+    return tuple(c.iterate(carried, test, step))
 
 
 def size_arithmetic(name: str) -> Callable[..., Any]:

@@ -282,15 +282,15 @@ def _by_intervals(c: Context, rate: Value) -> Value:
     """How many exponentially distributed intervals end before `rate`."""
     dims, real = rate.dims, rate.element
 
-    def go_on(time: Value, count: Value) -> list[Value]:
-        return [c.reduce("or", _le(c, time, rate), _all(time))]
+    def go_on(time: Value, count: Value) -> Value:
+        return c.reduce("or", _le(c, time, rate), _all(time))
 
     def step(time: Value, count: Value) -> list[Value]:
         time = c("add", time, _exponential(c, dims, real))
         return [time, c("add", count, c.convert(_le(c, time, rate), real))]
 
     start = [c.full(0, dims, real), c.full(0, dims, real)]
-    return c.loop(start, go_on, step)[1]
+    return c.iterate(start, go_on, step)[1]
 
 
 def _le(c: Context, left: Value, right: Value) -> Value:
@@ -310,8 +310,8 @@ def _by_rejection(c: Context, rate: Value) -> Value:
     inverse = c.add(c.divide(1.1328, c.subtract(spread, 3.4)), 1.1239)
     squeeze = c.subtract(0.9277, c.divide(3.6224, c.subtract(spread, 2)))
 
-    def go_on(done: Value, count: Value) -> list[Value]:
-        return [c.reduce("or", c("not", done), _all(done))]
+    def go_on(done: Value, count: Value) -> Value:
+        return c.reduce("or", c("not", done), _all(done))
 
     def step(done: Value, count: Value) -> list[Value]:
         u = c.subtract(uniform_of(c, dims, real), 0.5)
@@ -330,7 +330,7 @@ def _by_rejection(c: Context, rate: Value) -> Value:
         taken = c("and", fits, c("not", done))
         return [c("or", done, fits), c("select", taken, k, count)]
 
-    return c.loop([c.full(False, dims, I1), c.full(0, dims, real)], go_on, step)[1]
+    return c.iterate([c.full(False, dims, I1), c.full(0, dims, real)], go_on, step)[1]
 
 
 # Dropout.

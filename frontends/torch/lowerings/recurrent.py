@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....hlo.graph import Value
+from ....hlo.graph import Region, Value
 from ....hlo.types import I32
 from ..context import Blocked, Context
 
@@ -41,8 +41,8 @@ def loop(
     outputs = c.full(0, (count, batch, hidden), state[0].element)
     carried = [c.scalar(0, I32), outputs, *state]
 
-    def condition(at: Value, *rest: Value) -> list[Value]:
-        return [c.builder.compare("LT", at, c.scalar(count, I32))]
+    def condition(at: Value, *rest: Value) -> Value:
+        return c.builder.compare("LT", at, c.scalar(count, I32))
 
     def body(at: Value, written: Value, *inner: Value) -> list[Value]:
         zero = c.scalar(0, I32)
@@ -53,8 +53,8 @@ def loop(
         written = c("dynamic_update_slice", written, row, place, zero, zero)
         return [c.add(at, 1), written, *new]
 
-    _, written, *last = c.loop(carried, condition, body)
-    return written, last
+    found = c.iterate(carried, condition, body)
+    return found[1], list(found[2:])
 
 
 def _parts(c: Context, value: Value, count: int) -> list[Value]:
