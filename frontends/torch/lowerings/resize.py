@@ -11,7 +11,7 @@ import numpy as np
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim
-from ....hlo.types import F32, F64, I64
+from ....hlo.types import F32, F64, I32, I64
 from ..context import Blocked, Context, highest, lowest, sized, static
 from .indexing import index_add, take, take_axis
 
@@ -269,12 +269,27 @@ def _resized(c: Context, self: Value, kind: Kind, corners: bool, scales: Any) ->
         if repeated is not None:
             x = repeated
             continue
-        x = c.convert(x, F32) if rounds else x
-        x = _weighted(c, x, axis, kind.terms(c, size, out, scale, corners))
-        if rounds:
-            ends = (c.scalar(end(c.element), F32) for end in (lowest, highest))
-            x = c("clamp", next(ends), c("round_nearest_even", x), next(ends))
+        terms = kind.terms(c, size, out, scale, corners)
+        x = _rounded(c, x, axis, terms) if rounds else _weighted(c, x, axis, terms)
     return c.narrow(x)
+
+
+def _rounded(c: Context, x: Value, axis: int, terms: Terms) -> Value:
+    """The sum of whole numbers by weights, in PyTorch's fixed point: weights of 16 bits, of which
+    as many stand behind the point as the largest one allows; where a call decides sizes, f32."""
+    if isinstance(terms[0][0], Line):
+        total = c("round_nearest_even", _weighted(c, c.convert(x, F32), axis, terms))
+    else:
+        matrix = _matrix(terms, static(x.dims[axis]))
+        largest, digits = matrix.max(initial=0), 0
+        while digits < 22 and int(0.5 + largest * (1 << (digits + 1))) < 1 << 15:
+            digits += 1
+        weights = np.trunc(matrix * (1 << digits) + np.where(matrix < 0, -0.5, 0.5))
+        total = _product(c, c.convert(x, I32), axis, weights)
+        total = c.add(total, (1 << digits) >> 1)
+        total = c("shift_right_arithmetic", total, c.full(digits, total.dims, I32))
+    ends = [c.scalar(end(c.element), total.element) for end in (lowest, highest)]
+    return c.convert(c("clamp", ends[0], total, ends[1]), c.element)
 
 
 def _gradient(c: Context, grad: Value, kind: Kind, corners: bool, scales: Any) -> Value:
