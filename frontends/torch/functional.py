@@ -55,7 +55,10 @@ ARITHMETIC = {
 }  # fmt: skip
 """In-place operators that compute in the promoted type of their operands, then convert."""
 
-WRITES_STATISTICS = {"_native_batch_norm_legit", "batch_norm", "native_batch_norm"}
+WRITES_STATISTICS = {
+    "_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "instance_norm",
+    "native_batch_norm",
+}  # fmt: skip
 """What changes its running statistics in training."""
 
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"

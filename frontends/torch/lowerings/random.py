@@ -351,8 +351,13 @@ def _dropped(c: Context, x: Value, p: float, kept: Value) -> Value:
     """x / (1 - p) where it is kept, else zero."""
     if p == 1:
         return c.multiply(x, 0)
-    scaled = c.narrow(c.divide(c.wide(x), 1 - p))
+    scaled = c.convert(c.divide(c.wide(x), 1 - p), x.element)
     return c.select(kept, scaled, 0)
+
+
+def dropped(c: Context, x: Value, p: float) -> Value:
+    """Zeros with probability p; the rest is scaled so that the mean stays."""
+    return _dropped(c, x, p, _kept(c, x, p, x.dims))
 
 
 def dropout(by_feature: bool) -> Callable[..., Value]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.types import I32
-from ..context import Blocked, Context
+from ..context import Context
+from .random import dropped
 
 Step = Callable[[Context, Value, Sequence[Value]], list[Value]]
 
@@ -122,8 +123,10 @@ def network(
     batch_first: bool,
     of_layer: Callable[[Layer], Step],
     hidden_bias_inside: bool,
+    dropout: float = 0.0,
 ) -> tuple[Value, ...]:
-    """All layers and directions; outputs, then the last states [layers * directions, b, h]."""
+    """All layers and directions, values dropped at random between layers: outputs, then the last
+    states [layers * directions, b, h]."""
     x = c.builder.transpose(input, [1, 0, 2]) if batch_first else input
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
@@ -144,13 +147,10 @@ def network(
             for final, value in zip(finals, state, strict=True):
                 final.append(c.builder.reshape(value, (1, *value.dims)))
         x = c.concatenate(outputs, 2)
+        if dropout and number < num_layers - 1:
+            x = dropped(c, x, dropout)
     x = c.builder.transpose(x, [1, 0, 2]) if batch_first else x
     return (x, *(c.concatenate(final, 0) for final in finals))
-
-
-def _inference(dropout: float, train: bool) -> None:
-    if train and dropout:
-        raise Blocked("drops values at random", "call model.eval() before exporting")
 
 
 def lstm(
@@ -165,10 +165,10 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Value, ...]:
-    _inference(dropout, train)
     return network(
-        c, input, hx, params, has_biases, num_layers, bidirectional, batch_first, lstm_step, False
-    )
+        c, input, hx, params, has_biases, num_layers, bidirectional, batch_first, lstm_step, False,
+        dropout if train else 0,
+    )  # fmt: skip
 
 
 def single_state(
@@ -188,10 +188,9 @@ def single_state(
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Value, ...]:
-        _inference(dropout, train)
         return network(
             c, input, [hx], params, has_biases, num_layers, bidirectional, batch_first, of_layer,
-            hidden_bias_inside,
+            hidden_bias_inside, dropout if train else 0,
         )  # fmt: skip
 
     return lower
