@@ -35,13 +35,14 @@ from . import (
     sorting,
     synonyms,
     views,
+    window_gradients,
 )  # fmt: skip
 
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts, random, grids,
+    shardings, data_sizes, data_parts, random, grids, window_gradients,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

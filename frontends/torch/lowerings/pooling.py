@@ -161,14 +161,19 @@ def avg_pool(count: int) -> Callable[..., Value]:
         sums = w.cut(c, windows(c, "add", x, w.sizes, w.strides, w.pads))
         if divisor_override:
             return c.narrow(c.divide(sums, divisor_override))
-        if not all(isinstance(size, int) for size in w.inputs):
-            return c.narrow(_divided_open(c, sums, w, count_include_pad))
-        return c.narrow(_divided(c, sums, window_counts(w, count_include_pad)))
+        return c.narrow(divided(c, sums, w, count_include_pad))
 
     return lower
 
 
-def window_counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
+def divided(c: Context, sums: Value, w: Any, with_padding: bool) -> Value:
+    """Values of windows, as the geometry `w` has them, divided by PyTorch's counts of elements."""
+    if not all(isinstance(size, int) for size in (*w.inputs, *w.outputs)):
+        return _divided_open(c, sums, w, with_padding)
+    return _divided(c, sums, window_counts(w, with_padding))
+
+
+def window_counts(w: Any, with_padding: bool) -> list[np.ndarray[Any, Any]]:
     """Elements per window along each dimension; the count of a window is their product."""
     lines = []
     for low, size, stride, out, kernel in zip(
@@ -178,11 +183,11 @@ def window_counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
         stop = np.minimum(start + kernel, size + low)
         if not with_padding:
             start, stop = np.maximum(start, 0), np.minimum(stop, size)
-        lines.append(stop - start)
+        lines.append(np.maximum(stop - start, 1))
     return lines
 
 
-def _divided_open(c: Context, sums: Value, w: Windows, with_padding: bool) -> Value:
+def _divided_open(c: Context, sums: Value, w: Any, with_padding: bool) -> Value:
     """Window sums divided by what `window_counts` has, along dimensions that a call decides."""
     lead = sums.rank - len(w.outputs)
     for axis, size in enumerate(w.inputs):

@@ -212,7 +212,7 @@ _FEW = 4
 def _weighted(c: Context, x: Value, axis: int, terms: Terms) -> Value:
     """The sum over (positions, weights) of x at the positions times the weights."""
     if len(terms) > _FEW:
-        return _product(c, x, axis, _matrix(terms, static(x.dims[axis])))
+        return product_along(c, x, axis, _matrix(terms, static(x.dims[axis])))
     total: Value | None = None
     for positions, weights in terms:
         part = _taken(c, x, axis, positions)
@@ -240,7 +240,7 @@ def _matrix(terms: Terms, size: int) -> Array:
     return matrix
 
 
-def _product(c: Context, x: Value, axis: int, matrix: Array) -> Value:
+def product_along(c: Context, x: Value, axis: int, matrix: Array) -> Value:
     """matrix [out, size] times x along an axis."""
     dot = c.dot(x, c.array(matrix, x.element), ((axis,), (1,)))
     order = list(range(x.rank - 1))
@@ -285,7 +285,7 @@ def _rounded(c: Context, x: Value, axis: int, terms: Terms) -> Value:
         while digits < 22 and int(0.5 + largest * (1 << (digits + 1))) < 1 << 15:
             digits += 1
         weights = np.trunc(matrix * (1 << digits) + np.where(matrix < 0, -0.5, 0.5))
-        total = _product(c, c.convert(x, I32), axis, weights)
+        total = product_along(c, c.convert(x, I32), axis, weights)
         total = c.add(total, (1 << digits) >> 1)
         total = c("shift_right_arithmetic", total, c.full(digits, total.dims, I32))
     ends = [c.scalar(end(c.element), total.element) for end in (lowest, highest)]
@@ -301,7 +301,7 @@ def _gradient(c: Context, grad: Value, kind: Kind, corners: bool, scales: Any) -
             continue
         terms = kind.terms(c, size, out, scale, corners)
         if not isinstance(terms[0][0], Line):
-            x = _product(c, x, axis, _matrix(terms, static(size)).T)
+            x = product_along(c, x, axis, _matrix(terms, static(size)).T)
             continue
         total = c.full(0, (*x.dims[:axis], size, *x.dims[axis + 1 :]), x.element)
         for positions, weights in terms:
