@@ -14,12 +14,9 @@ import numpy as np
 
 from ...hlo.build import Builder
 from ...hlo.graph import Value, Weight
-from ...hlo.signature import Tree
+from ...hlo.signature import GENERATOR, Tree
 from ...hlo.types import UI64, TensorType
 from .program import Input, Program
-
-GENERATOR = "generator"
-"""What the state is called, unless the model has something of that name."""
 
 _ALGORITHM = "THREE_FRY"
 
