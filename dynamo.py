@@ -6,6 +6,8 @@ buffers become weights of the program, which are read where they are; when one o
 graph is compiled anew. What a graph changes in place is overwritten where it lies. What girih
 cannot compile runs in PyTorch with a warning, or is an error with `options={"fallback": False}`.
 
+Random numbers of a graph follow from a seed that PyTorch's default generator draws at each call.
+
 A graph runs where its tensors are: on the CPU, or on the NVIDIA GPU that all of them are on, for
 whose architecture it is compiled. There, tensors are read where they lie (DLPack), results stay,
 and all is in the order of PyTorch's current stream.
@@ -238,7 +240,9 @@ class _Program:
         values = dict(zip((one.symbol for one in owner.places), chosen.dims, strict=True))
         read = _read(graph, owner.inputs, args, frozen, values, chosen.ranges)
         self.outputs, self.updates, self.told = read.outputs, read.updates, read.told
-        module = lower(read.program)
+        module = lower(read.program, keeps_generator=False)
+        # A program that draws random numbers takes the state of its generator as well, the last.
+        self.draws = len(module.body.arguments) > len(self.given) + len(self.told)
         if self.updates and module.signature is not None:
             first = len(module.signature.results) - len(self.updates)
             replaced = {self.given.index(at): first + n for n, at in enumerate(self.updates)}
@@ -261,6 +265,8 @@ class _Program:
         if self.gpu is None:
             given = [array_of(args[at]) for at in self.given]
             given += [np.empty((values[name], 0), np.uint8) for name in self.told]
+            if self.draws:
+                given.append(array_of(_drawn_seed()))
             found = self.run.donate(*given) if self.updates else self.run.call_flat(given)
             tensor = tensor_of
         else:
@@ -270,12 +276,24 @@ class _Program:
             there += [
                 there[0].new_empty((values[name], 0), dtype=torch.uint8) for name in self.told
             ]
+            if self.draws:
+                there.append(_drawn_seed().to(there[0].device))
             found, tensor = self.run.on_device(*there), _taken
         results = iter(found)
         outputs = [one.finished(values, results, tensor) for one in self.outputs]
         for at, result in zip(self.updates, results, strict=True):
             _update(args[at], tensor(result))
         return outputs
+
+
+def _drawn_seed() -> Any:
+    """The state of a generator for one call, ui64[2]: a seed that PyTorch's default generator
+    draws, so that torch.manual_seed decides it, and no calls before."""
+    import torch
+
+    seed = torch.zeros(2, dtype=torch.int64)
+    seed[0] = torch.randint(-(1 << 63), (1 << 63) - 1, ())
+    return seed.view(torch.uint64)
 
 
 def _update(tensor: Any, value: Any) -> None:

@@ -29,6 +29,10 @@ from .symbols import bound, largest, symbols_of
 Dim = int | str  # an open size is written as its expression, "batch" or "2*n"
 Key = str | int
 
+GENERATOR = "generator"
+"""The state of a program that draws random numbers: ui64[2], a seed and how many calls there have
+been. Where a model has something of that name, it ends in an underscore."""
+
 KINDS = ("leaf", "none", "constant", "tuple", "list", "dict", "namedtuple", "custom")
 _CONSTANTS = (bool, int, float, str)
 _KEYED = ("dict", "namedtuple", "custom")
@@ -527,6 +531,18 @@ class Signature:
     def buffers(self) -> tuple[str, ...]:
         """Names of the buffers that are arguments: the state that a session keeps."""
         return tuple(a.state for a in self.arguments if a.state is not None)
+
+    @functools.cached_property
+    def generator(self) -> str | None:
+        """The name of the state that random draws follow from; None where there are none."""
+        found = [
+            argument.state
+            for argument in self.arguments
+            if argument.state is not None
+            and argument.state.rstrip("_") == GENERATOR
+            and (argument.dims, argument.element) == ((2,), "ui64")
+        ]
+        return max(found, key=len, default=None)
 
     @functools.cached_property
     def state(self) -> tuple[str, ...]:

@@ -96,6 +96,15 @@ class Session:
         """Begin again with what the model was exported with."""
         self._take({name: _copy(x) for name, x in self._program.initial_state.items()})
 
+    def seed(self, number: int) -> None:
+        """Draw random numbers from this seed on, as if no call had been before; UserError where
+        the program draws none. The rest of the state stays."""
+        signatures = self._program.parts.signatures.values()
+        name = next((one.generator for one in signatures if one.generator is not None), None)
+        if name is None:
+            raise UserError("seed: the program draws no random numbers")
+        self.state = {name: np.array([number % (1 << 64), 0], np.uint64)}
+
     def fork(self) -> Session:
         """A new session that begins with this one's state."""
         with _Alone(self._lock):

@@ -24,8 +24,9 @@ from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
 from ...hlo.sizes import Relation, SizeConstraint
 from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
-from ...hlo.types import F32, I1, I64, ElementType, TensorType, unsharded
+from ...hlo.types import F32, I1, I64, UI64, ElementType, TensorType, unsharded
 from .data_sizes import DataSizes
+from .draws import Stream, keyed
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -59,7 +60,7 @@ class Context:
     silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the
     program together. `meshes`: those that constraints name. `facts`: what is known of symbols,
     `required`: what nodes need of them besides, `places`: where a call tells each, as
-    `lower._places` has it.
+    `lower._places` has it. `stream`: where random draws come from.
     """
 
     def __init__(self, inline: Inline) -> None:
@@ -78,6 +79,7 @@ class Context:
         self.facts = Assumptions()
         self.required: list[SizeConstraint] = []
         self.places: Mapping[str, tuple[Value, int, int, int]] = {}
+        self.stream = Stream()
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
         """The outputs of a nested graph, which changes none of the values."""
@@ -446,6 +448,45 @@ class Context:
         with self.building() as builder:
             arguments = builder.arguments(list(map(unsharded, types)))
             return builder.region(body(*arguments))
+
+    def iterate(
+        self,
+        carried: Sequence[Value],
+        test: Callable[..., Value],
+        step: Callable[..., Sequence[Value]],
+    ) -> Sequence[Value]:
+        """`carried` replaced by `step(*carried)` while the scalar `test(*carried)` holds. Where
+        random numbers are drawn inside, the turn is carried too: each has draws of its own."""
+        types = [unsharded(value.tensor) for value in carried]
+        with self.drawing(self.stream.key) as inner:
+            regions = [self.nested(types, lambda *v: [test(*v)]), self.nested(types, step)]
+        if not inner.count:
+            return self.builder.op("while", list(carried), {}, regions, types).results
+        key = self.stream.next(self.builder)
+
+        def tested(turn: Value, *values: Value) -> list[Value]:
+            with self.drawing(key, self.multiply(turn, 2)):
+                return [test(*values)]
+
+        def stepped(turn: Value, *values: Value) -> list[Value]:
+            with self.drawing(key, self.add(self.multiply(turn, 2), 1)):
+                return [self.add(turn, 1), *step(*values)]
+
+        counted = [self.scalar(0, UI64), *carried]
+        types = [unsharded(value.tensor) for value in counted]
+        regions = [self.nested(types, tested), self.nested(types, stepped)]
+        return self.builder.op("while", counted, {}, regions, types).results[1:]
+
+    @contextmanager
+    def drawing(self, key: Value | None, number: Value | None = None) -> Iterator[Stream]:
+        """Inside, random numbers are drawn from this key, or from that of this number of it."""
+        outer = self.stream
+        key = key if number is None or key is None else keyed(self.builder, key, number)
+        self.stream = Stream(key)
+        try:
+            yield self.stream
+        finally:
+            self.stream = outer
 
     @contextmanager
     def building(self) -> Iterator[Builder]:

@@ -20,10 +20,11 @@ from .promotion import result_element
 
 Call = Callable[[Node, Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
-# The same tensor: dropout in place writes nothing either once the model is in eval mode.
-NOT_WRITES = {"detach_", "requires_grad_", "dropout_", "alpha_dropout_", "feature_dropout_"}
+NOT_WRITES = {"detach_", "requires_grad_"}
+DROPOUTS = {"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"}
+"""The same tensor, or what is written into it, once the model is in eval mode."""
 
-RESHAPES = NOT_WRITES | {
+RESHAPES = NOT_WRITES | {f"{name}_" for name in DROPOUTS} | {
     "view", "unsqueeze", "squeeze", "alias", "detach", "view_as", "lift_fresh", "positive",
     "resolve_conj", "resolve_neg",
 }  # fmt: skip
@@ -38,8 +39,7 @@ VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
 }  # fmt: skip
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
-    "dropout", "alpha_dropout", "feature_dropout", "atleast_1d", "atleast_2d", "meshgrid",
-    "broadcast_tensors",
+    "atleast_1d", "atleast_2d", "meshgrid", "broadcast_tensors", *DROPOUTS,
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
@@ -55,7 +55,10 @@ ARITHMETIC = {
 }  # fmt: skip
 """In-place operators that compute in the promoted type of their operands, then convert."""
 
-WRITES_STATISTICS = {"_native_batch_norm_legit", "batch_norm", "native_batch_norm"}
+WRITES_STATISTICS = {
+    "_batch_norm_with_update", "_native_batch_norm_legit", "batch_norm", "instance_norm",
+    "native_batch_norm",
+}  # fmt: skip
 """What changes its running statistics in training."""
 
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
@@ -67,23 +70,30 @@ def operator(target: str) -> str:
     return parts[1] if len(parts) == 3 else target
 
 
-def is_in_place(target: str) -> bool:
-    """Whether the operator changes its first argument."""
-    name = operator(target)
-    return name.endswith("_") and not name.endswith("__") and name not in NOT_WRITES
+def is_in_place(node: Node) -> bool:
+    """Whether a node changes its first argument."""
+    name = operator(node.target)
+    if name[:-1] in DROPOUTS and not _drops(node):
+        return False
+    return functional_target(node.target) != node.target
 
 
-def may_write(target: str) -> bool:
-    """Whether the operator may change an argument."""
-    return is_in_place(target) or operator(target) in WRITES_STATISTICS
+def may_write(node: Node) -> bool:
+    """Whether a node may change an argument."""
+    return is_in_place(node) or operator(node.target) in WRITES_STATISTICS
 
 
 def functional_target(target: str) -> str:
     """The operator that computes what an in-place one writes; others are their own."""
-    if not is_in_place(target):
-        return target
     name = operator(target)
+    if not name.endswith("_") or name.endswith("__") or name in NOT_WRITES:
+        return target
     return target.replace(f".{name}.", f".{name[:-1]}.")
+
+
+def _drops(node: Node) -> bool:
+    """Whether a node that may drop values at random does so: the model trains."""
+    return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("train"))
 
 
 class View(NamedTuple):
@@ -99,7 +109,7 @@ class Aliases:
 
     def __init__(self, context: Context, graph: Graph, call: Call) -> None:
         self.context, self.graph, self.call = context, graph, call
-        self.active = any(may_write(node.target) for node in graph.walk())
+        self.active = any(map(may_write, graph.walk()))
         self.views: dict[str, View] = {}
         self.versions: dict[str, int] = {}  # of a base: how often it was written
         self.bases: dict[str, Value] = {}  # a written base's value
@@ -113,7 +123,7 @@ class Aliases:
         if not self.active or not node.args:
             return
         name = operator(node.target)
-        if name not in VIEWS and name not in MAYBE_VIEWS:
+        if name not in VIEWS and name not in MAYBE_VIEWS or name in DROPOUTS and _drops(node):
             return
         first = node.args[0]
         several = isinstance(first, tuple) and not isinstance(first, Ref)

@@ -28,6 +28,7 @@ from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from ...hlo.verify import compatible
 from .context import Blocked, Context
 from .data_sizes import DataSizes
+from .draws import Stream, key_of_call, with_generator
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
@@ -43,13 +44,18 @@ _LIFTED = "lifted_tensor_"  # what an export calls a tensor without a name in th
 ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
-def lower(program: Program) -> Module:
+def lower(program: Program, keeps_generator: bool = True) -> Module:
     """The module of an export; ImportBlockers if there is anything that it cannot say. Buffers that
-    it changes are its last arguments."""
+    it changes are its last arguments. So is the generator of a program that draws random numbers,
+    which is its state, or, if it is not to keep it, a plain argument of every call."""
     first = _Lowering(program)
     module = first.module()
-    if first.changed:
-        module = _Lowering(program, frozenset(first.changed)).module()
+    changed, generator = frozenset(first.changed), ""
+    if first.context.stream.count:
+        program, generator = with_generator(program, keeps_generator)
+        changed |= {generator} if keeps_generator else frozenset()
+    if changed or generator:
+        module = _Lowering(program, changed, generator).module()
     return with_needed_sizes(module)
 
 
@@ -61,9 +67,12 @@ def unsupported(graph: Graph) -> set[str]:
 class _Lowering:
     """The state of one import."""
 
-    def __init__(self, program: Program, buffers: Set[str] = frozenset()) -> None:
-        """`buffers`: those that are arguments, because the program changes them."""
-        self.program, self.buffers = program, buffers
+    def __init__(
+        self, program: Program, buffers: Set[str] = frozenset(), generator: str = ""
+    ) -> None:
+        """`buffers`: those that are arguments, because the program changes them. `generator`: the
+        input that random draws follow from."""
+        self.program, self.buffers, self.generator = program, buffers, generator
         self.changed: dict[str, None] = {}  # buffers, in the order of their results
         self.blockers: dict[Blocker, None] = {}
         self.context = Context(self.inline_writing)
@@ -103,6 +112,11 @@ class _Lowering:
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
         self.context.places = _places(values)
+        advanced = dict[str, Value]()
+        if self.generator:
+            key, state = key_of_call(self.context.builder, arguments[self.generator])
+            self.context.stream = Stream(key)
+            advanced = {self.generator: state} if self.generator in self.buffers else {}
         with assuming(self.context.facts):
             results, written = self.inline_writing(program.graph, inputs)
         self.refuse_views(buffers)
@@ -116,7 +130,7 @@ class _Lowering:
             for (bound, value), raw in zip(bound_results, program.graph.outputs, strict=True)
             if bound.kind == kind
         ]
-        state = self.state(written, bound_results)
+        state = {**self.state(written, bound_results), **advanced}
         values = [value for value in plain if isinstance(value, Value)] + list(state.values())
         self.changed = {name: None for name in state if name in kept}
         for path in state:
@@ -334,7 +348,7 @@ class _Lowering:
             with self.context.entered(node, types):
                 args = [self.resolve(argument, known) for argument in node.args]
                 kwargs = {name: self.resolve(value, known) for name, value in node.kwargs.items()}
-                if is_in_place(node.target):
+                if is_in_place(node):
                     results: Sequence[Any] = (self.aliases[-1].write(node, args, kwargs, known),)
                 elif (size := self.formula(node, graph)) is not None:
                     results = (self.size(node, args, kwargs, size),)

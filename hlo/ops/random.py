@@ -125,13 +125,15 @@ def _narrowed(b: Any, words: Any, element: Any) -> Any:
 def _threefry_bits(b: Any, state: Any, wanted: TensorType) -> tuple[Any, Any]:
     dims = wanted.dims
     if wanted.element is UI64:
-        counters, words = _threefry_words(b, state, dims)
-        output = _joined(*words).value
+        line = dims if wanted.is_static else (math.prod(dims),)
+        words = _threefry_words(b, state, line)
+        output = b.reshape(_joined(*words).value, dims)
     else:
         half, split = _half_dims(dims)
-        counters, words = _threefry_words(b, state, half)
+        words = _threefry_words(b, state, half)
         output = _narrowed(b, _combined(b, words, dims, half, split), wanted.element)
-    count = math.prod(counters)
+    numbers = words[0].value
+    count = Term(b, b.count(numbers, range(numbers.rank), state.tensor.with_dims(())))
     new_state = _stack(b, [_member(b, state, 0), _member(b, state, 1) + count])
     return new_state, output
 
@@ -163,19 +165,17 @@ def _combined(
     return b("slice", whole, start_indices=zeros, limit_indices=tuple(dims), strides=ones)
 
 
-def _threefry_words(
-    b: Any, state: Any, dims: Sequence[int]
-) -> tuple[Sequence[int], tuple[Term, Term]]:
+def _threefry_words(b: Any, state: Any, dims: Sequence[Any]) -> tuple[Term, Term]:
     counter = _member(b, state, 1, dims)
     stride = 1
     kind = TensorType(dims, UI64)
     for d in range(len(dims) - 1, -1, -1):
-        if dims[d] >= 2:
+        if dims[d] != 1:
             numbers = Term(b, b("iota", type=kind, iota_dimension=d))
             counter = counter + numbers * stride
             stride *= dims[d]
     key = _halves(_member(b, state, 0, dims))
-    return dims, threefry(_halves(counter), key)
+    return threefry(_halves(counter), key)
 
 
 def threefry(x: tuple[Term, Term], key: tuple[Term, Term]) -> tuple[Term, Term]:

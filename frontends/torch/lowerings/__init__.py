@@ -17,6 +17,7 @@ from . import (
     flexible,
     fourier,
     gradients,
+    grids,
     indexing,
     kernels,
     linear_algebra,
@@ -25,6 +26,7 @@ from . import (
     pointwise,
     pooling,
     quantized,
+    random,
     recurrent,
     reductions,
     resize,
@@ -33,13 +35,14 @@ from . import (
     sorting,
     synonyms,
     views,
+    window_gradients,
 )  # fmt: skip
 
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts,
+    shardings, data_sizes, data_parts, random, grids, window_gradients,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {
@@ -47,7 +50,6 @@ LOWERINGS: dict[str, Lowering] = {
 }
 LOWERINGS.update(synonyms.synonyms(LOWERINGS))
 
-_RANDOM = "a compiled program is a pure function: draw the random numbers outside, pass them in"
 DATA = "the size of the result depends on values: use a mask with torch.where, or a fixed size"
 
 _FAST = "call torch.backends.mha.set_fastpath_enabled(False) first"
@@ -55,10 +57,5 @@ _FAST = "call torch.backends.mha.set_fastpath_enabled(False) first"
 REMEDIES: dict[str, str] = {
     "aten._native_multi_head_attention": _FAST,
     "aten._transformer_encoder_layer_fwd": _FAST,
-    "aten.rand": _RANDOM,
-    "aten.normal": _RANDOM,
-    "aten.bernoulli": _RANDOM,
-    "aten.multinomial": _RANDOM,
-    "aten.uniform": _RANDOM,
 }
 """What a user can do about operators that have no lowering, by the start of their name."""

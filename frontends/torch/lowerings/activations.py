@@ -210,29 +210,7 @@ def log_softmax_int(c: Context, self: Value, dim: int, dtype: ElementType | None
     return _line_softmax(c, self, dim, log_softmax_of)
 
 
-def dropout(c: Context, input: Value, p: float, train: bool | None) -> Value:
-    """The input itself; random zeros exist in training only."""
-    if train and p:
-        raise Blocked("drops values at random", "call model.eval() before exporting")
-    return input
-
-
-def native_dropout(c: Context, input: Value, p: float, train: bool | None) -> tuple[Value, Value]:
-    return dropout(c, input, p, train), c.full(True, input.dims, c.type_of(1).element)
-
-
 TABLE: dict[str, Callable[..., Any]] = {
-    **{
-        f"aten.{name}.default": dropout
-        for name in (
-            "dropout",
-            "dropout_",
-            "alpha_dropout",
-            "alpha_dropout_",
-            "feature_dropout",
-            "feature_dropout_",
-        )
-    },
     "aten._log_softmax.default": log_softmax,
     "aten._prelu_kernel.default": prelu,
     "aten._safe_softmax.default": safe_softmax,
@@ -250,7 +228,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.log_sigmoid_forward.default": log_sigmoid_forward,
     "aten.log_softmax.int": log_softmax_int,
     "aten.mish.default": formula(_mish),
-    "aten.native_dropout.default": native_dropout,
     "aten.prelu.default": prelu,
     "aten.relu.default": relu,
     "aten.relu6.default": clamped(0, 6),

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ....hlo.graph import Value
+from ....hlo.ops.clauses import is_same
 from ....hlo.types import I1, I64
 from ..context import Blocked, Context, lowest, static
-from .indexing import scattered, take
-from .reductions import running_of
+from .indexing import index_add, scatter_add, scattered, take
+from .reductions import extreme_place, running_of
 
 _SUM, _MEAN, _MAX = 0, 1, 2
 
@@ -29,10 +30,9 @@ def embedding_bag(
 ) -> tuple[Value | None, ...]:
     """Sum, mean or maximum of the rows of each bag; bag i begins at offsets[i].
 
-    The other results serve gradients only.
+    The other results serve gradients: the bag of each index, how many rows each bag has, and which
+    row each maximum is of.
     """
-    if any(c.used[1:]):
-        raise Blocked("its bookkeeping for gradients is used", "export without gradients")
     count, bags = indices.dims[0], c.dims[0]
     starts = c.convert(c.slice(offsets, 0, 0, bags), I64)
     dims = (bags, count)
@@ -48,16 +48,23 @@ def embedding_bag(
         real = c.builder.compare("NE", indices, c.full(padding_idx, (count,), indices.element))
         inside = c("and", inside, c.builder.broadcast(real, dims, [1]))
     rows = c.wide(take(c, weight, indices, 0, wrap=False))
-    rest = (None,) * (len(c.used) - 1)
+    sizes = None if mode == _SUM else c.reduce("add", c.convert(inside, I64), [1])
+    rest = [_extra(c, 1, _bag_of(c, starts, indices)), _extra(c, 2, sizes)]
     if mode == _MAX:
         whole = (bags, count, rows.dims[1])
         chosen = c.builder.broadcast(inside, whole, [0, 1])
         candidates = c.select(
             chosen, c.builder.broadcast(rows, whole, [1, 2]), lowest(rows.element)
         )
-        result = c.reduce("maximum", candidates, [1])
-        some = c.builder.broadcast(c.reduce("or", inside, [1]), result.dims, [0])
-        return c.narrow(c.select(some, result, 0)), *rest
+        some = c.reduce("or", inside, [1])
+        if not c.used[3]:
+            result, at = c.reduce("maximum", candidates, [1]), None
+        else:
+            result, at = extreme_place(c, candidates, 1, True)
+            at = take(c, indices, at, 0)
+            at = c.select(c.builder.broadcast(some, at.dims, [0]), at, 0)
+        some = c.builder.broadcast(some, result.dims, [0])
+        return c.narrow(c.select(some, result, 0)), *rest, _extra(c, 3, at)
     shares = c.convert(inside, rows.element)
     if per_sample_weights is not None:
         scale = c.convert(per_sample_weights, rows.element)
@@ -67,7 +74,113 @@ def embedding_bag(
         size = c.reduce("add", c.convert(inside, rows.element), [1])
         size = c("maximum", size, c.full(1, size.dims, size.element))
         result = c("divide", result, c.builder.broadcast(size, result.dims, [0]))
-    return c.narrow(result), *rest
+    return c.narrow(result), *rest, _extra(c, 3, sizes)
+
+
+def _extra(c: Context, number: int, value: Value | None) -> Value | None:
+    """A result that only gradients read; zeros where PyTorch has nothing to say, or more places."""
+    if not c.used[number]:
+        return None
+    wanted = c.type_of(number)
+    if value is None or wanted.dims[0] == 0:
+        return c.full(0, wanted.dims, wanted.element)
+    value = c.convert(value, wanted.element)
+    if is_same(value.dims[0], wanted.dims[0]):
+        return value
+    pads: list[Any] = [(0, 0, 0)] * value.rank
+    pads[0] = (0, wanted.dims[0] - value.dims[0], 0)
+    return c.pad(value, 0, pads)
+
+
+def embedding_bag_backward(
+    c: Context,
+    grad: Value,
+    indices: Value,
+    offsets: Value,
+    offset2bag: Value,
+    bag_size: Value,
+    maximum_indices: Value,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Value | None,
+    padding_idx: int = -1,
+) -> Value:
+    if sparse:
+        raise Blocked("gives a sparse gradient", "use sparse=False")
+    if is_same(offset2bag.dims[0], 0):
+        offset2bag = _bag_of(c, offsets, indices)
+    return embedding_bag_dense_backward(
+        c, grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq,
+        mode, per_sample_weights, padding_idx,
+    )  # fmt: skip
+
+
+def embedding_bag_dense_backward(
+    c: Context,
+    grad: Value,
+    indices: Value,
+    offset2bag: Value,
+    bag_size: Value,
+    maximum_indices: Value,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Value | None,
+    padding_idx: int = -1,
+) -> Value:
+    """The gradient of each bag for the rows that it was made of, in the part that they had."""
+    x = c.wide(grad)
+    zero = c.full(0, c.dims, x.element)
+    if mode == _MAX:
+        some = c.compare("GT", c.slice(bag_size, 0, 0, x.dims[0]), 0)
+        x = c.select(c.builder.broadcast(some, x.dims, [0]), x, 0)
+        return c.narrow(scatter_add(c, zero, 0, maximum_indices, x))
+    rows = take(c, x, offset2bag, 0, wrap=False)
+    scale = c.full(1, indices.dims, x.element)
+    if mode == _MEAN:
+        sizes = c.convert(take(c, bag_size, offset2bag, 0, wrap=False), x.element)
+        scale = c("divide", scale, c.binary("maximum", sizes, 1))
+    if per_sample_weights is not None:
+        scale = c("multiply", scale, c.convert(per_sample_weights, x.element))
+    if scale_grad_by_freq:
+        ones = c.full(1, indices.dims, x.element)
+        times = index_add(c, c.full(0, c.dims[:1], x.element), 0, indices, ones)
+        scale = c("divide", scale, take(c, times, indices, 0, wrap=False))
+    if padding_idx >= 0:
+        scale = c.select(c.compare("NE", indices, padding_idx), scale, 0)
+    rows = c("multiply", rows, c.builder.broadcast(scale, rows.dims, [0]))
+    return c.narrow(index_add(c, zero, 0, indices, rows))
+
+
+def embedding_bag_weights_backward(
+    c: Context,
+    grad: Value,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    offset2bag: Value,
+    mode: int,
+    padding_idx: int = -1,
+) -> Value:
+    """The gradient of each sample's weight: its bag's gradient times its row."""
+    if is_same(offset2bag.dims[0], 0):
+        offset2bag = _bag_of(c, offsets, indices)
+    rows = c.wide(take(c, weight, indices, 0, wrap=False))
+    asked = c.wide(take(c, grad, offset2bag, 0, wrap=False))
+    found = c.reduce("add", c("multiply", rows, asked), [1])
+    if padding_idx >= 0:
+        found = c.select(c.compare("NE", indices, padding_idx), found, 0)
+    return c.narrow(found)
+
+
+def _bag_of(c: Context, offsets: Value, indices: Value) -> Value:
+    """The bag of each index: how many begin before or at it, less one."""
+    dims = (offsets.dims[0], indices.dims[0])
+    begin = c.builder.broadcast(c.convert(offsets, I64), dims, [0])
+    begun = c.builder.compare("GE", c.iota(dims, 1), begin)
+    return c.subtract(c.reduce("add", c.convert(begun, I64), [0]), 1)
 
 
 def masked_scatter(c: Context, self: Value, mask: Value, source: Value) -> Value:
@@ -161,6 +274,9 @@ def is_in_scalar(
 
 TABLE: dict[str, Callable[..., Any]] = {
     "aten._embedding_bag.default": embedding_bag,
+    "aten._embedding_bag_backward.default": embedding_bag_backward,
+    "aten._embedding_bag_dense_backward.default": embedding_bag_dense_backward,
+    "aten._embedding_bag_per_sample_weights_backward.default": embedding_bag_weights_backward,
     "aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.bincount.default": bincount,
     "aten.isin.Tensor_Scalar": is_in_scalar,

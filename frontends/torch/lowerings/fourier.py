@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ....hlo.graph import Value
-from ..context import Context, axis_of, static
+from ..context import Blocked, Context, axis_of
 
 _SCALES: tuple[Callable[[int], float], ...] = (
     lambda n: 1,
@@ -31,13 +33,23 @@ def _scaled(c: Context, x: Value, normalization: int, inverse: bool, count: int)
     return x if factor == 1 else c.multiply(x, factor)
 
 
+def _length(size: Any) -> int:
+    """How many elements a transform has: its formulas are those of a number."""
+    if not isinstance(size, int):
+        raise Blocked(
+            f"transforms {size} elements, of which each call has others",
+            "fix this dimension, or pad to a length by n=",
+        )
+    return size
+
+
 def complex_to_complex(
     c: Context, self: Value, dim: Sequence[int], normalization: int, forward: bool
 ) -> Value:
     axes = [axis_of(axis, self.rank) for axis in dim]
     result = self
     for axis in axes:
-        size = static(self.dims[axis])
+        size = _length(self.dims[axis])
         result = _along(c, result, axis, "FFT" if forward else "IFFT", size)
     return _scaled(c, result, normalization, not forward, c.count(self.dims, axes))
 
@@ -51,11 +63,11 @@ def real_to_complex(
     if not onesided:
         result = c.convert(self, c.element)
         for axis in axes:
-            result = _along(c, result, axis, "FFT", static(self.dims[axis]))
+            result = _along(c, result, axis, "FFT", _length(self.dims[axis]))
         return _scaled(c, result, normalization, False, count)
-    result = _along(c, self, axes[-1], "RFFT", static(self.dims[axes[-1]]))
+    result = _along(c, self, axes[-1], "RFFT", _length(self.dims[axes[-1]]))
     for axis in axes[:-1]:
-        result = _along(c, result, axis, "FFT", static(self.dims[axis]))
+        result = _along(c, result, axis, "FFT", _length(self.dims[axis]))
     return _scaled(c, result, normalization, False, count)
 
 
@@ -64,16 +76,61 @@ def complex_to_real(
 ) -> Value:
     """The inverse of a halved transform, with `last_dim_size` elements in the last of `dim`."""
     axes = [axis_of(axis, self.rank) for axis in dim]
-    result, size = self, static(last_dim_size)
+    result, size = self, _length(last_dim_size)
     for axis in axes[:-1]:
-        result = _along(c, result, axis, "IFFT", static(self.dims[axis]))
+        result = _along(c, result, axis, "IFFT", _length(self.dims[axis]))
     result = c.slice(result, axes[-1], 0, size // 2 + 1)
     result = _along(c, result, axes[-1], "IRFFT", size)
     return _scaled(c, result, normalization, True, c.count(self.dims, axes[:-1]) * size)
 
 
+def window(values: Callable[..., np.ndarray[Any, Any]]) -> Callable[..., Value]:
+    """hann_window and its like: `values(places, count, *numbers)`; a periodic one is that of one
+    element more, without it."""
+
+    def lower(
+        c: Context, window_length: Any, periodic: bool = True, *numbers: float, **kwargs: Any
+    ) -> Value:
+        count = _length(window_length)
+        if count < 2:
+            return c.full(1, c.dims, c.element)
+        span = count if periodic else count - 1
+        given = [*numbers, *(kwargs[name] for name in ("alpha", "beta") if name in kwargs)]
+        return c.array(values(np.arange(count), span, *given), c.element)
+
+    return lower
+
+
+def _raised_cosine(alpha: float, beta: float) -> Callable[..., np.ndarray[Any, Any]]:
+    def values(at: Any, span: int, alpha: float = alpha, beta: float = beta) -> Any:
+        return alpha - beta * np.cos(2 * np.pi * at / span)
+
+    return values
+
+
+def _bartlett(at: Any, span: int) -> Any:
+    return 1 - np.abs(2 * at / span - 1)
+
+
+def _blackman(at: Any, span: int) -> Any:
+    angle = 2 * np.pi * at / span
+    return 0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle)
+
+
+def _kaiser(at: Any, span: int, beta: float = 12.0) -> Any:
+    return np.i0(beta * np.sqrt(np.maximum(1 - (2 * at / span - 1) ** 2, 0))) / np.i0(beta)
+
+
+_WINDOWS = {
+    "bartlett": _bartlett, "blackman": _blackman, "hamming": _raised_cosine(0.54, 0.46),
+    "hann": _raised_cosine(0.5, 0.5), "kaiser": _kaiser,
+}  # fmt: skip
+
 TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.{name}_window.{overload}": window(values)
+       for name, values in _WINDOWS.items()
+       for overload in ("default", "periodic", "periodic_alpha", "periodic_alpha_beta", "beta")},
     "aten._fft_c2c.default": complex_to_complex,
     "aten._fft_c2r.default": complex_to_real,
     "aten._fft_r2c.default": real_to_complex,
-}
+}  # fmt: skip

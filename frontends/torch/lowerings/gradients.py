@@ -1,4 +1,4 @@
-"""Gradients of operators that PyTorch counts as its core: those of convolutions, norms, pools.
+"""Gradients of embeddings, norms, softmax, distances and what is chosen by masks.
 
 They stand in exports of training steps. Where a gradient is not used it is not computed.
 """
@@ -12,131 +12,10 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ....hlo.types import I64, TensorType
-from ..context import Blocked, Context, static
-from .convolution import Sizes, per_dim, regrouped
-from .indexing import scattered
-from .pooling import adaptive_edges, window_counts, windows
-
-
-def convolution_backward(
-    c: Context,
-    grad_output: Value,
-    input: Value,
-    weight: Value,
-    bias_sizes: Any,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    """Gradients of input, weight and bias, those that `output_mask` asks for."""
-    count = weight.rank - 2
-    geometry = _Geometry(
-        per_dim(stride, count), per_dim(padding, count), per_dim(dilation, count), groups
-    )
-    wanted = [asked and used for asked, used in zip(output_mask, c.used, strict=False)]
-    of_input = of_weight = of_bias = None
-    if wanted[0]:
-        if transposed:  # a transposed convolution is the gradient of a plain one
-            of_input = geometry.plain(c, grad_output, weight, input.dims)
-        else:
-            of_input = geometry.transposed(c, grad_output, weight, input.dims)
-    if wanted[1]:
-        if transposed:
-            of_weight = geometry.of_weight(c, grad_output, input, weight.dims)
-        else:
-            of_weight = geometry.of_weight(c, input, grad_output, weight.dims)
-    if len(wanted) > 2 and wanted[2]:
-        axes = [d for d in range(grad_output.rank) if d != 1]
-        of_bias = c.narrow(c.reduce("add", c.wide(grad_output), axes), 2)
-    return of_input, of_weight, of_bias
-
-
-class _Geometry:
-    """One plain convolution and the two that compute its gradients."""
-
-    def __init__(
-        self, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int], groups: int
-    ) -> None:
-        self.strides, self.pads, self.dilations, self.groups = strides, pads, dilations, groups
-
-    def plain(self, c: Context, x: Value, weight: Value, dims: Sequence[Any]) -> Value:
-        """x * weight, of which `dims` are wanted."""
-        pads = []
-        for axis, (size, out) in enumerate(zip(x.dims[2:], dims[2:], strict=True)):
-            reach = self.dilations[axis] * (static(weight.dims[axis + 2]) - 1)
-            span = (static(out) - 1) * self.strides[axis] + reach + 1
-            pads.append((self.pads[axis], span - static(size) - self.pads[axis]))
-        return _convolve(
-            c, x, weight, dims, self.strides, pads, [1] * len(pads), self.dilations,
-            self.groups, (0, 1), (0, 1), (0, 1),
-        )  # fmt: skip
-
-    def transposed(self, c: Context, grad: Value, weight: Value, dims: Sequence[Any]) -> Value:
-        """The gradient of an input of `dims`."""
-        spatial = range(2, weight.rank)
-        pads = []
-        for axis, (size, out) in enumerate(zip(grad.dims[2:], dims[2:], strict=True)):
-            reach = self.dilations[axis] * (static(weight.dims[axis + 2]) - 1)
-            low = reach - self.pads[axis]
-            spread = (static(size) - 1) * self.strides[axis] + 1
-            pads.append((low, static(out) + reach - spread - low))
-        weight = c("reverse", weight, dimensions=tuple(spatial))
-        kernel = (1, 0)
-        if self.groups > 1:
-            weight, kernel = regrouped(c, weight, self.groups), (0, 1)
-        return _convolve(
-            c, grad, weight, dims, [1] * len(pads), pads, self.strides, self.dilations,
-            self.groups, (0, 1), kernel, (0, 1),
-        )  # fmt: skip
-
-    def of_weight(self, c: Context, x: Value, grad: Value, dims: Sequence[Any]) -> Value:
-        """The gradient of a weight [out, in/groups, k...]: grad slides over x, summed over n."""
-        pads = []
-        for axis, (size, kernel) in enumerate(zip(x.dims[2:], dims[2:], strict=True)):
-            span = (static(grad.dims[axis + 2]) - 1) * self.strides[axis] + 1
-            span += (static(kernel) - 1) * self.dilations[axis]
-            pads.append((self.pads[axis], span - static(size) - self.pads[axis]))
-        # Channels of x are the batch; with groups each has kernels of its own.
-        return _convolve(
-            c, x, grad, dims, self.dilations, pads, [1] * len(pads), self.strides,
-            1, (1, 0), (1, 0), (1, 0), batch_groups=self.groups,
-        )  # fmt: skip
-
-
-def _convolve(
-    c: Context,
-    x: Value,
-    kernel: Value,
-    dims: Sequence[Any],
-    strides: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-    lhs_dilation: Sequence[int],
-    rhs_dilation: Sequence[int],
-    groups: int,
-    input: tuple[int, int],
-    weight: tuple[int, int],
-    output: tuple[int, int],
-    batch_groups: int = 1,
-) -> Value:
-    """`convolution`; the pairs say where batch and feature (for `weight`: out and in) stand."""
-    count = x.rank - 2
-    spatial = tuple(range(2, x.rank))
-    return c(
-        "convolution", x, kernel, type=TensorType(dims, x.element),
-        window_strides=tuple(strides), padding=tuple(pads), lhs_dilation=tuple(lhs_dilation),
-        rhs_dilation=tuple(rhs_dilation), window_reversal=(False,) * count,
-        input_batch_dimension=input[0], input_feature_dimension=input[1],
-        input_spatial_dimensions=spatial, kernel_output_feature_dimension=weight[0],
-        kernel_input_feature_dimension=weight[1], kernel_spatial_dimensions=spatial,
-        output_batch_dimension=output[0], output_feature_dimension=output[1],
-        output_spatial_dimensions=spatial, feature_group_count=groups,
-        batch_group_count=batch_groups,
-    )  # fmt: skip
+from ....hlo.types import I64
+from ..context import Context, static
+from .indexing import index_add, take
+from .reductions import running_of
 
 
 def embedding_dense_backward(
@@ -147,23 +26,20 @@ def embedding_dense_backward(
     padding_idx: int,
     scale_grad_by_freq: bool,
 ) -> Value:
-    """Rows of the gradient added where they were read; none for `padding_idx`."""
-    if scale_grad_by_freq:
-        raise Blocked("scales gradients by frequency", "use scale_grad_by_freq=False")
-    width = static(c.dims[1])
-    rows = c.builder.reshape(c.wide(grad_output), (grad_output.tensor.size // width, width))
-    flat = c.builder.reshape(c.convert(indices, I64), (rows.dims[0],))
+    """Rows of the gradient added where they were read, none for `padding_idx`; divided by how often
+    that was, where the frequency scales."""
+    count, width = math.prod(indices.dims), c.dims[1]
+    rows = c.builder.reshape(c.wide(grad_output), (count, width))
+    flat = c.builder.reshape(c.convert(indices, I64), (count,))
     if padding_idx >= 0:
         kept = c.builder.compare("NE", flat, c.full(padding_idx, flat.dims, I64))
         rows = c.select(c.builder.broadcast(kept, rows.dims, [0]), rows, 0)
-    zero = c.full(0, c.dims, rows.element)
-    return c.narrow(
-        scattered(
-            c, zero, flat, rows, "add", update_window_dims=(1,), inserted_window_dims=(0,),
-            input_batching_dims=(), scatter_indices_batching_dims=(),
-            scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-        )
-    )  # fmt: skip
+    if scale_grad_by_freq:
+        times = index_add(c, c.full(0, c.dims[:1], rows.element), 0, flat,
+                          c.full(1, flat.dims, rows.element))  # fmt: skip
+        times = take(c, times, flat, 0, wrap=False)
+        rows = c("divide", rows, c.builder.broadcast(times, rows.dims, [0]))
+    return c.narrow(index_add(c, c.full(0, c.dims, rows.element), 0, flat, rows))
 
 
 def _norm_input(
@@ -227,8 +103,8 @@ def native_group_norm_backward(
     group: int,
     output_mask: Sequence[bool],
 ) -> tuple[Value | None, ...]:
-    batch, channels = static(N), static(C)
-    dims = (batch, group, channels // group, static(HxW))
+    batch, channels, *space = input.dims
+    dims = (batch, group, channels // group, math.prod(space))
     x, grad = (c.builder.reshape(c.wide(v), dims) for v in (input, grad_out))
     mean, rstd = (
         c.builder.broadcast(c.builder.reshape(c.convert(v, x.element), dims[:2]), dims, [0, 1])
@@ -253,86 +129,6 @@ def native_group_norm_backward(
     )  # fmt: skip
 
 
-class _Pool:
-    """The geometry that `pooling.window_counts` reads, of a gradient's input."""
-
-    def __init__(self, x: Value, grad: Value, kernel: Sizes, stride: Sizes, padding: Sizes) -> None:
-        self.sizes = per_dim(kernel, 2)
-        self.strides = per_dim(stride, 2) if stride else list(self.sizes)
-        self.low = per_dim(padding, 2)
-        self.inputs = [static(size) for size in x.dims[-2:]]
-        self.outputs = [static(size) for size in grad.dims[-2:]]
-
-
-def avg_pool2d_backward(
-    c: Context,
-    grad_output: Value,
-    self: Value,
-    kernel_size: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Value:
-    """Each element takes its share of every window that it was in."""
-    w = _Pool(self, grad_output, kernel_size, stride, padding)
-    grad = c.wide(grad_output)
-    if divisor_override:
-        grad = c.divide(grad, divisor_override)
-    else:
-        rows, columns = window_counts(w, count_include_pad)  # type: ignore[arg-type]
-        counts = np.maximum(rows[:, None] * columns[None, :], 1)
-        grad = c("divide", grad, c.spread(c.array(counts, grad.element), grad.dims))
-    pads = [(0, 0, 0)] * (grad.rank - 2) + [(0, 0, step - 1) for step in w.strides]
-    grad = c.pad(grad, 0, pads)
-    edges = []
-    for size, kernel, low, spread in zip(w.inputs, w.sizes, w.low, grad.dims[-2:], strict=True):
-        first = kernel - 1 - low
-        edges.append((first, size + kernel - 1 - first - static(spread)))
-    return c.narrow(windows(c, "add", grad, w.sizes, [1, 1], edges))
-
-
-def max_pool2d_with_indices_backward(
-    c: Context,
-    grad_output: Value,
-    self: Value,
-    kernel_size: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    indices: Value,
-) -> Value:
-    """The gradient of each maximum added at its place."""
-    lead = math.prod(map(static, self.dims[:-2]))
-    space = math.prod(map(static, self.dims[-2:]))
-    grad = c.builder.reshape(c.wide(grad_output), (lead, grad_output.tensor.size // max(lead, 1)))
-    places = c.builder.reshape(indices, grad.dims)
-    zero = c.full(0, (lead, space), grad.element)
-    result = scattered(
-        c, zero, places, grad, "add", update_window_dims=(), inserted_window_dims=(1,),
-        input_batching_dims=(0,), scatter_indices_batching_dims=(0,),
-        scatter_dims_to_operand_dims=(1,), index_vector_dim=2,
-    )  # fmt: skip
-    return c.narrow(c.builder.reshape(result, self.dims))
-
-
-def adaptive_avg_pool2d_backward(c: Context, grad_output: Value, self: Value) -> Value:
-    """The gradient spread over each window: one product with constant shares per dimension."""
-    result = c.wide(grad_output)
-    for axis in (self.rank - 2, self.rank - 1):
-        size, count = static(self.dims[axis]), static(result.dims[axis])
-        shares = np.zeros((count, size))
-        for row, (start, stop) in enumerate(adaptive_edges(size, count)):
-            shares[row, start:stop] = 1 / (stop - start)
-        dot = c.dot(result, c.array(shares, result.element), ((axis,), (0,)))
-        order = list(range(self.rank - 1))
-        order.insert(axis, self.rank - 1)
-        result = c.builder.transpose(dot, order)
-    return c.narrow(result)
-
-
 def softmax_backward(c: Context, grad_output: Value, output: Value, dim: int, dtype: Any) -> Value:
     """(g - sum(g * y)) * y along `dim`."""
     axis = dim % max(output.rank, 1)
@@ -355,14 +151,126 @@ def log_softmax_backward(
     return c.narrow(c("subtract", grad, c("multiply", c("exponential", y), along)))
 
 
+def soft_shrink_backward(c: Context, grad_output: Value, self: Value, lambd: Any) -> Value:
+    far = c.compare("GT", c("abs", self), lambd)
+    return c.select(far, grad_output, 0)
+
+
+def rrelu_backward(
+    c: Context,
+    grad_output: Value,
+    self: Value,
+    noise: Value,
+    lower: Any,
+    upper: Any,
+    training: bool,
+    self_is_result: bool,
+) -> Value:
+    """The gradient times the slopes, which the noise has where they were drawn."""
+    grad = c.wide(grad_output)
+    if training and upper - lower > 1e-6:
+        return c.narrow(c("multiply", grad, c.convert(noise, grad.element)))
+    scaled = c.multiply(grad, (lower + upper) / 2)
+    return c.narrow(c("select", c.compare("GT", self, 0.0), grad, scaled))
+
+
+def masked_scatter_backward(c: Context, grad_output: Value, mask: Value, sizes: Any) -> Value:
+    """The gradients of what was written, in order; zeros for the rest of the source."""
+    size, count = math.prod(grad_output.dims), math.prod(c.dims)
+    chosen = c.builder.reshape(c.spread(mask, grad_output.dims), (size,))
+    flat = c.builder.reshape(grad_output, (size,))
+    place = c.subtract(running_of(c, "add", c.convert(chosen, I64), 0), 1)
+    place = c.select(chosen, place, c.full(count, (), I64))  # outside: not written
+    result = index_add(c, c.full(0, (count,), flat.element), 0, place, flat)
+    return c.builder.reshape(result, c.dims)
+
+
+def replication_pad_backward(c: Context, grad_output: Value, self: Value, padding: Any) -> Value:
+    """replication_pad1d: the gradients of the padding belong to the border."""
+    axis = self.rank - 1
+    place = c.subtract(c.iota(grad_output.dims[axis:], 0), padding[0])
+    last = c.full(self.dims[axis] - 1, place.dims, I64)
+    place = c("clamp", c.full(0, place.dims, I64), place, last)
+    grad = c.wide(grad_output)
+    return c.narrow(index_add(c, c.full(0, self.dims, grad.element), axis, place, grad))
+
+
+def _distance_slopes(c: Context, gap: Value, p: Any, size: Value) -> Value:
+    """What a p-norm `size`, spread like the gap, changes by with each part of it; 0 where it is
+    0."""
+    if p == 0:
+        return c.multiply(gap, 0)
+    if p == 1:
+        return c("sign", gap)
+    if p == math.inf:
+        chosen = c.builder.compare("EQ", c("abs", gap), size)
+        return c.select(chosen, c("sign", gap), 0)
+    none = c.compare("EQ", size, 0.0)
+    size = c.select(none, 1.0, size)
+    slope = c("divide", gap, size)
+    if p != 2:  # sign(gap) * (|gap| / size) ** (p - 1)
+        share = c("divide", c("abs", gap), size)
+        power = c("power", share, c.full(p - 1, share.dims, share.element))
+        slope = c("multiply", c("sign", gap), power)
+    return c.select(none, 0.0, slope)
+
+
+def cdist_backward(c: Context, grad: Value, x1: Value, x2: Value, p: Any, cdist: Value) -> Value:
+    """The gradient of x1 [..., rows, size]: over all columns of the distances."""
+    *lead, rows, columns = cdist.dims
+    dims = (*lead, rows, columns, x1.dims[-1])
+    others, last = list(range(len(lead))), len(dims) - 1
+    first = c.builder.broadcast(
+        c.spread(x1, (*lead, *x1.dims[-2:])), dims, [*others, last - 2, last]
+    )
+    second = c.builder.broadcast(
+        c.spread(x2, (*lead, *x2.dims[-2:])), dims, [*others, last - 1, last]
+    )
+    size, asked = (c.builder.broadcast(v, dims, range(last)) for v in (cdist, grad))
+    slope = _distance_slopes(c, c("subtract", first, second), p, size)
+    return c.reduce("add", c("multiply", asked, slope), [last - 1])
+
+
+def pdist_backward(c: Context, grad: Value, self: Value, p: Any, pdist: Value) -> Value:
+    """The gradient of both rows of each pair."""
+    rows, width = static(self.dims[0]), self.dims[1]
+    result = c.full(0, self.dims, self.element)
+    left, right = (c.array(places.astype(np.int64)) for places in np.triu_indices(rows, 1))
+    first, second = (take(c, self, places, 0, wrap=False) for places in (left, right))
+    dims = (*pdist.dims, width)
+    size, asked = (c.builder.broadcast(v, dims, [0]) for v in (pdist, grad))
+    slope = _distance_slopes(c, c("subtract", first, second), p, size)
+    part = c("multiply", asked, slope)
+    return index_add(c, index_add(c, result, 0, left, part), 0, right, c("negate", part))
+
+
+def weight_norm_backward(
+    c: Context, grad_w: Value, saved_v: Value, saved_g: Value, saved_norms: Value, dim: int
+) -> tuple[Value | None, Value | None]:
+    """Gradients of v and g of v * g / |v|."""
+    axes = [axis for axis in range(saved_v.rank) if axis != dim]
+    grad, v = c.wide(grad_w), c.wide(saved_v)
+    kept = (v.dims[dim],)
+    norms, g = (c.builder.reshape(c.convert(x, v.element), kept) for x in (saved_norms, saved_g))
+    along = c.reduce("add", c("multiply", grad, v), axes)
+    of_g = c("divide", along, norms)
+    share = c("divide", of_g, norms)
+    rest = c("subtract", grad, c("multiply", v, c.along(share, v.dims, axes)))
+    of_v = c("multiply", rest, c.along(c("divide", g, norms), v.dims, axes))
+    return c.narrow(of_v), c.narrow(c.builder.reshape(of_g, saved_g.dims), 1)
+
+
 TABLE: dict[str, Callable[..., Any]] = {
-    "aten._adaptive_avg_pool2d_backward.default": adaptive_avg_pool2d_backward,
+    "aten._cdist_backward.default": cdist_backward,
     "aten._log_softmax_backward_data.default": log_softmax_backward,
+    "aten._pdist_backward.default": pdist_backward,
     "aten._softmax_backward_data.default": softmax_backward,
-    "aten.avg_pool2d_backward.default": avg_pool2d_backward,
-    "aten.convolution_backward.default": convolution_backward,
+    "aten._weight_norm_interface_backward.default": weight_norm_backward,
     "aten.embedding_dense_backward.default": embedding_dense_backward,
-    "aten.max_pool2d_with_indices_backward.default": max_pool2d_with_indices_backward,
+    "aten.masked_scatter_backward.default": masked_scatter_backward,
     "aten.native_group_norm_backward.default": native_group_norm_backward,
     "aten.native_layer_norm_backward.default": native_layer_norm_backward,
+    "aten.replication_pad1d_backward.default": replication_pad_backward,
+    "aten.rrelu_with_noise_backward.default": rrelu_backward,
+    "aten.softshrink_backward.default": soft_shrink_backward,
 }

@@ -180,8 +180,30 @@ def _contracted(c: Context, left: Labelled, right: Labelled, needed: set[str]) -
     return value, "".join(batch + free + rest)
 
 
+def trilinear(
+    c: Context,
+    i1: Value,
+    i2: Value,
+    i3: Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Value:
+    """The product of three tensors, each of which lacks some dimensions, summed over `sumdim`."""
+    labels = "abcdefghijklmnopqrstuvwxyz"[: i1.rank + len(expand1)]
+    terms = [
+        "".join(label for axis, label in enumerate(labels) if axis not in lacks)
+        for lacks in (expand1, expand2, expand3)
+    ]
+    kept = "".join(label for axis, label in enumerate(labels) if axis not in sumdim)
+    return c.builder.reshape(einsum(c, f"{','.join(terms)}->{kept}", [i1, i2, i3]), c.dims)
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm.default": grouped,
+    "aten._trilinear.default": trilinear,
     "aten.addbmm.default": batch_summed,
     "aten.addmm.default": added,
     "aten.addmv.default": added,

@@ -11,7 +11,7 @@ import ml_dtypes
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim
 from ....hlo.types import F64
-from ..context import Blocked, Context
+from ..context import Context
 from .reductions import mean_and_variance
 
 
@@ -270,6 +270,9 @@ def _by_batch_running(
     eps: float,
 ) -> tuple[Value, tuple[Value, Value]]:
     """The result, and mean and 1 / deviation of the batch; changes the node's statistics."""
+    if 0 in input.dims:  # nothing to normalise: statistics stay
+        nothing = c.full(0, running_mean.dims, c.wide(input).element)
+        return input, (nothing, nothing)
     result, middle, factor, news = _in_training(
         c, input, weight, bias, running_mean, running_var, momentum, eps
     )
@@ -339,15 +342,61 @@ def _in_training(
     result = _affine(c, result, weight, bias, [1])
     count = c.count(x.dims, axes)
     unbiased = _unbiased(c, variance, count)
-    news = [
+    news = _running(c, (running_mean, running_var), (middle, unbiased), momentum)
+    return c.narrow(result), middle, factor, news
+
+
+def _running(
+    c: Context, olds: Sequence[Value], news: Sequence[Value], momentum: float
+) -> list[Value]:
+    """Running statistics, of which the new ones take their part."""
+    return [
         c.convert(
-            c("add", c.multiply(c.convert(old, x.element), 1 - momentum),
+            c("add", c.multiply(c.convert(old, new.element), 1 - momentum),
               c.multiply(new, momentum)),
             old.element,
         )
-        for old, new in ((running_mean, middle), (running_var, unbiased))
+        for old, new in zip(olds, news, strict=True)
     ]  # fmt: skip
-    return c.narrow(result), middle, factor, news
+
+
+def batch_norm_with_update(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    """In training: the result, saved mean and 1 / deviation, nothing that is reserved; changes the
+    running statistics, or, where the node has them as results, gives the new ones."""
+    result, middle, factor, news = _in_training(
+        c, input, weight, bias, running_mean, running_var, momentum, eps
+    )
+    reserved = c.full(0, c.type_of(3).dims, c.type_of(3).element) if c.used[3] else None
+    saved = (result, *_saved(c, middle, factor), reserved)
+    if len(c.used) > 4:
+        return *saved, *news
+    for place, new in zip(c.node.args[3:5], news, strict=True):
+        c.write(place, new)
+    return saved
+
+
+def batch_norm_no_update(
+    c: Context,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    result = batch_norm(c, input, weight, bias, running_mean, running_var, False, momentum, eps)
+    reserved = c.full(0, c.type_of(3).dims, c.type_of(3).element) if c.used[3] else None
+    return result, *_nothing_saved(c), reserved
 
 
 def instance_norm(
@@ -365,13 +414,25 @@ def instance_norm(
     """Over space, for each sample and channel; by running statistics in eval mode with them."""
     if not use_input_stats and running_mean is not None and running_var is not None:
         return _batch_inference(c, input, weight, bias, running_mean, running_var, eps)
-    if running_mean is not None:
-        raise Blocked("updates its running statistics", "call model.eval() before exporting")
-    result = _normalized(c, c.wide(input), range(2, input.rank), eps)[0]
+    x, space = c.wide(input), list(range(2, input.rank))
+    middle, variance, centred = mean_and_variance(c, x, space)
+    if running_mean is not None and running_var is not None:
+        count = c.count(x.dims, space)
+        samples = [c.mean(c.reduce("add", v, [0]), v, [0])
+                   for v in (middle, _unbiased(c, variance, count))]  # fmt: skip
+        olds = running_mean, running_var
+        news = _running(c, olds, samples, momentum)
+        for place, new in zip(c.node.args[3:5], news, strict=True):
+            c.write(place, new)
+    factor = c("rsqrt", c.add(variance, eps))
+    result = c("multiply", centred, c.along(factor, x.dims, space))
     return c.narrow(_affine(c, result, weight, bias, [1]))
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten._batch_norm_no_update.default": batch_norm_no_update,
+    "aten._batch_norm_with_update.default": batch_norm_with_update,
+    "aten._batch_norm_with_update_functional.default": batch_norm_with_update,
     "aten._fused_rms_norm.default": fused_rms_norm,
     "aten._native_batch_norm_legit.default": native_batch_norm,
     "aten._native_batch_norm_legit.no_stats": batch_norm_without_statistics,

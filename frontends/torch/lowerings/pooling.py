@@ -12,8 +12,9 @@ from ....hlo.graph import Value
 from ....hlo.ops.clauses import is_same
 from ....hlo.symbols import Dim, ceildiv
 from ....hlo.types import I64
-from ..context import Blocked, Context, identity, scalar_region, sized, static
+from ..context import Context, identity, scalar_region, sized, static
 from .convolution import Sizes, per_dim
+from .indexing import scattered
 from .reductions import better
 
 
@@ -124,15 +125,22 @@ def max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
 
 def _with_positions(c: Context, x: Value, w: Windows, count: int) -> tuple[Value, Value]:
     """The maxima and their places in the flattened spatial dimensions."""
-    if any(pad < 0 for pads in w.pads for pad in pads):
-        raise Blocked("the positions of maxima of a partly used input", "make the windows fit")
-    space = x.dims[x.rank - count :]
-    flat = c.builder.reshape(c.iota((math.prod(w.inputs),), 0), space)
+    lead = x.rank - count
+    places = c.spread(_places(c, x.dims[lead:]), x.dims)
+    for axis, (low, high) in enumerate(w.pads, lead):
+        ends = max(-low, 0), x.dims[axis] - max(-high, 0)
+        x, places = (c.slice(value, axis, *ends) for value in (x, places))
+    pads = [(max(low, 0), max(high, 0)) for low, high in w.pads]
     starts = c.scalar(identity("maximum", x.element), x.element), c.scalar(2**63 - 1, I64)
-    attributes = _attributes(x.rank, w.sizes, w.strides, w.pads, w.dilations)
-    operands = [x, c.spread(flat, x.dims), *starts]
+    attributes = _attributes(x.rank, w.sizes, w.strides, pads, w.dilations)
+    operands = [x, places, *starts]
     op = c.builder.op("reduce_window", operands, attributes, [better(True, x.element)])
     return w.cut(c, op.results[0]), w.cut(c, op.results[1])
+
+
+def _places(c: Context, space: Sequence[Dim]) -> Value:
+    """The number of each element of the spatial dimensions."""
+    return c.builder.reshape(c.iota((math.prod(space),), 0), space)
 
 
 def avg_pool(count: int) -> Callable[..., Value]:
@@ -153,14 +161,19 @@ def avg_pool(count: int) -> Callable[..., Value]:
         sums = w.cut(c, windows(c, "add", x, w.sizes, w.strides, w.pads))
         if divisor_override:
             return c.narrow(c.divide(sums, divisor_override))
-        if not all(isinstance(size, int) for size in w.inputs):
-            return c.narrow(_divided_open(c, sums, w, count_include_pad))
-        return c.narrow(_divided(c, sums, window_counts(w, count_include_pad)))
+        return c.narrow(divided(c, sums, w, count_include_pad))
 
     return lower
 
 
-def window_counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
+def divided(c: Context, sums: Value, w: Any, with_padding: bool) -> Value:
+    """Values of windows, as the geometry `w` has them, divided by PyTorch's counts of elements."""
+    if not all(isinstance(size, int) for size in (*w.inputs, *w.outputs)):
+        return _divided_open(c, sums, w, with_padding)
+    return _divided(c, sums, window_counts(w, with_padding))
+
+
+def window_counts(w: Any, with_padding: bool) -> list[np.ndarray[Any, Any]]:
     """Elements per window along each dimension; the count of a window is their product."""
     lines = []
     for low, size, stride, out, kernel in zip(
@@ -170,11 +183,11 @@ def window_counts(w: Windows, with_padding: bool) -> list[np.ndarray[Any, Any]]:
         stop = np.minimum(start + kernel, size + low)
         if not with_padding:
             start, stop = np.maximum(start, 0), np.minimum(stop, size)
-        lines.append(stop - start)
+        lines.append(np.maximum(stop - start, 1))
     return lines
 
 
-def _divided_open(c: Context, sums: Value, w: Windows, with_padding: bool) -> Value:
+def _divided_open(c: Context, sums: Value, w: Any, with_padding: bool) -> Value:
     """Window sums divided by what `window_counts` has, along dimensions that a call decides."""
     lead = sums.rank - len(w.outputs)
     for axis, size in enumerate(w.inputs):
@@ -206,77 +219,185 @@ def adaptive_edges(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
+Reduced = tuple[Value, ...]
+"""Values, or values and their places, which one reduction takes together."""
+
+
 def adaptive(count: int, largest: bool, with_indices: bool = False) -> Callable[..., Any]:
     """adaptive_avg_poolNd and adaptive_max_poolNd: as many windows as the result has elements."""
 
     def lower(c: Context, self: Value, output_size: Sizes) -> Any:
-        if with_indices and c.used[1]:
-            raise Blocked("the positions of the maxima are used", "use return_indices=False")
         lead = self.rank - count
         inputs, outputs = self.dims[lead:], [sized(size) for size in c.dims[lead:]]
-        x = self if largest else c.wide(self)
-        body = "maximum" if largest else "add"
-        axes = range(lead, self.rank)
-        if all(out == 1 for out in outputs):
-            result = c.builder.reshape(c.reduce(body, x, axes), c.dims)
-        elif not all(isinstance(size, int) for size in (*inputs, *outputs)):
-            result = _adaptive_open(c, x, lead, inputs, outputs, largest)
+        if with_indices and c.used[1]:
+            places = c.spread(_places(c, inputs), self.dims)
+            return _adaptive(c, (self, places), lead, outputs, _best)
+        if largest:
+            result = _adaptive_plain(c, "maximum", self, lead, outputs)
             return (result, None) if with_indices else result
-        elif all(size % out == 0 for size, out in zip(inputs, outputs, strict=True)):
-            steps = [size // out for size, out in zip(inputs, outputs, strict=True)]
-            result = windows(c, body, x, steps, steps, [(0, 0)] * count)
-        else:
-            result = x
-            for axis, size, out in zip(axes, inputs, outputs, strict=True):
-                result = _adaptive_axis(c, body, result, axis, adaptive_edges(size, out))
-        if not largest and all(out == 1 for out in outputs):
-            result = c.narrow(c.divide(result, math.prod(inputs)))
-        elif not largest:
+        x = c.wide(self)
+        if all(out == 1 for out in outputs):
+            total = _adaptive_plain(c, "add", x, lead, outputs)
+            return c.narrow(c.divide(total, math.prod(inputs)))
+        if all(isinstance(size, int) for size in (*inputs, *outputs)):
+            result = _adaptive_plain(c, "add", x, lead, outputs)
             lines = [
                 np.asarray([stop - start for start, stop in adaptive_edges(size, out)])
                 for size, out in zip(inputs, outputs, strict=True)
             ]
-            result = c.narrow(_divided(c, result, lines))
-        return (result, None) if with_indices else result
+            return c.narrow(_divided(c, result, lines))
+        return c.narrow(_adaptive(c, (x,), lead, outputs, _mean)[0])
 
     return lower
 
 
-def _adaptive_open(
+def _adaptive_plain(c: Context, body: str, x: Value, lead: int, outputs: Sequence[Dim]) -> Value:
+    """Each window reduced by `body`; at once where all are as large."""
+    inputs, axes = x.dims[lead:], range(lead, x.rank)
+    if all(out == 1 for out in outputs):
+        return c.builder.reshape(c.reduce(body, x, axes), (*x.dims[:lead], *outputs))
+    if all(isinstance(size, int) for size in (*inputs, *outputs)) and all(
+        out and size % out == 0 for size, out in zip(inputs, outputs, strict=True)
+    ):
+        steps = [static(size // out) for size, out in zip(inputs, outputs, strict=True)]
+        return windows(c, body, x, steps, steps, [(0, 0)] * len(steps))
+
+    def reduced(c: Context, values: Reduced, axis: int) -> Reduced:
+        return (c.reduce(body, values[0], [axis]),)
+
+    return _adaptive(c, (x,), lead, outputs, reduced)[0]
+
+
+def _mean(c: Context, values: Reduced, axis: int) -> Reduced:
+    """What windows of sizes that a call decides become by themselves."""
+    return (c.divide(c.reduce("add", values[0], [axis]), values[0].dims[axis]),)
+
+
+def _best(c: Context, values: Reduced, axis: int) -> Reduced:
+    """The maximum and its place."""
+    element = values[0].element
+    starts = c.scalar(identity("maximum", element), element), c.scalar(2**63 - 1, I64)
+    attributes = {"dimensions": (axis,)}
+    op = c.builder.op("reduce", [*values, *starts], attributes, [better(True, element)])
+    return tuple(op.results)
+
+
+def _adaptive(
     c: Context,
-    x: Value,
+    values: Reduced,
     lead: int,
-    inputs: Sequence[Dim],
     outputs: Sequence[Dim],
-    largest: bool,
-) -> Value:
-    """The same where a call decides how large the input is: the mean of each window by itself."""
-    for axis, (size, out) in enumerate(zip(inputs, outputs, strict=True), lead):
+    reduced: Callable[[Context, Reduced, int], Reduced],
+) -> Reduced:
+    """Each dimension from `lead` on in as many windows as `outputs` says, one reduction each; a
+    dimension that they divide is reduced at once."""
+    for axis, out in enumerate(outputs, lead):
+        dims = values[0].dims
+        size, before, after = dims[axis], dims[:axis], dims[axis + 1 :]
         if is_same(size, out):
             continue
-        parts = []
+        step = size // out
+        if is_same(step * out, size):
+            split = (*before, out, step, *after)
+            parts = tuple(c.builder.reshape(value, split) for value in values)
+            values = reduced(c, parts, axis + 1)
+            continue
+        found: list[Reduced] = []
         for index in range(static(out)):
             start, stop = index * size // out, ceildiv((index + 1) * size, out)
-            part = c.slice(x, axis, start, stop)
             if not isinstance(stop - start, int):
                 c.require(1, "<=", stop - start)
-            total = c.reduce("maximum" if largest else "add", part, [axis])
-            total = total if largest else c.divide(total, stop - start)
-            parts.append(c.builder.reshape(total, (*x.dims[:axis], 1, *x.dims[axis + 1 :])))
-        x = c.concatenate(parts, axis)
-    return x if largest else c.narrow(x)
+            window = tuple(c.slice(value, axis, start, stop) for value in values)
+            found.append(reduced(c, window, axis))
+        values = tuple(
+            c.concatenate([c.builder.reshape(v, (*before, 1, *after)) for v in line], axis)
+            for line in zip(*found, strict=True)
+        )
+    return values
 
 
-def _adaptive_axis(
-    c: Context, body: str, value: Value, axis: int, edges: Sequence[tuple[int, int]]
+def fractional(count: int) -> Callable[..., tuple[Value, Value]]:
+    """fractional_max_poolNd: windows of one size that begin where random samples say."""
+
+    def lower(
+        c: Context, self: Value, kernel_size: Sizes, output_size: Sizes, random_samples: Value
+    ) -> tuple[Value, Value]:
+        sizes, lead = per_dim(kernel_size, count), self.rank - count
+        values = (self, c.spread(_places(c, self.dims[lead:]), self.dims))
+        batch = tuple(range(lead))
+        for number in range(count):
+            axis = lead + number
+            size, out, kernel = values[0].dims[axis], c.dims[axis], sizes[number]
+            which = count - 1 - number if count == 2 else number  # of two, the last one's are first
+            sample = c.slice(random_samples, 2, which, which + 1)
+            sample = c.builder.reshape(sample, (*self.dims[:lead], 1, 1))
+            index = _begins(c, sample, size, static(out), kernel)
+            index = c.builder.reshape(index, (*self.dims[:lead], out * kernel))
+            values = tuple(_along(c, value, index, axis, batch) for value in values)
+        split = [*self.dims[:lead]]
+        for out, kernel in zip(c.dims[lead:], sizes, strict=True):
+            split += [out, kernel]
+        values = tuple(c.builder.reshape(value, split) for value in values)
+        for number in range(count):
+            values = _best(c, values, lead + number + 1)
+        return values[0], values[1]
+
+    return lower
+
+
+def _begins(c: Context, sample: Value, size: Dim, count: int, kernel: int) -> Value:
+    """The places of all elements of `count` windows, [..., count, kernel], as PyTorch rounds
+    them."""
+    dims = (*sample.dims[:-2], count, kernel)
+    number = c.iota(dims, len(dims) - 2)
+    sample = c.spread(sample, dims)
+    last = c.full(size - kernel, dims, I64)
+    if count > 1:
+        step = c("divide", c.full(size - kernel, dims, sample.element),
+                 c.full(count - 1, dims, sample.element))  # fmt: skip
+        moved = c("multiply", c("add", c.convert(number, sample.element), sample), step)
+        first = c.convert(c("multiply", sample, step), I64)
+        start = c("subtract", c.convert(moved, I64), first)
+        last = c.select(c.compare("EQ", number, count - 1), last, start)
+    return c("add", last, c.iota(dims, len(dims) - 1))
+
+
+def _along(c: Context, value: Value, index: Value, axis: int, batch: Sequence[int]) -> Value:
+    """value[b..., :, index[b..., i], :]"""
+    whole = [d for d in range(value.rank) if d not in batch and d != axis]
+    sizes = [value.dims[d] if d in whole else 1 for d in range(value.rank)]
+    return c(
+        "gather", value, index, offset_dims=tuple(whole), collapsed_slice_dims=(axis,),
+        operand_batching_dims=tuple(batch), start_indices_batching_dims=tuple(batch),
+        start_index_map=(axis,), index_vector_dim=index.rank, slice_sizes=tuple(sizes),
+        indices_are_sorted=False,
+    )  # fmt: skip
+
+
+def max_unpool(count: int) -> Callable[..., Value]:
+    """max_unpoolNd: each value at its place in the flattened spatial dimensions, else zeros."""
+
+    def lower(c: Context, self: Value, indices: Value, *sizes: Any, **named: Any) -> Value:
+        return at_places(c, self, indices, c.dims, count, "")
+
+    return lower
+
+
+def at_places(
+    c: Context, values: Value, places: Value, dims: Sequence[Dim], count: int, body: str
 ) -> Value:
-    """One reduction per window along an axis, for windows of different sizes."""
-    dims = (*value.dims[:axis], 1, *value.dims[axis + 1 :])
-    parts = [
-        c.builder.reshape(c.reduce(body, c.slice(value, axis, start, stop), [axis]), dims)
-        for start, stop in edges
-    ]
-    return c.concatenate(parts, axis)
+    """Zeros of `dims` with values at places in the last `count` of them, flattened."""
+    lead = len(dims) - count
+    before = math.prod(dims[:lead])
+    flat = (before, math.prod(values.dims[lead:]))
+    values, places = (c.builder.reshape(value, flat) for value in (values, places))
+    zero = c.full(0, (before, math.prod(dims[lead:])), values.element)
+    result = scattered(
+        c, zero, places, values, body, update_window_dims=(), inserted_window_dims=(1,),
+        input_batching_dims=(0,), scatter_indices_batching_dims=(0,),
+        scatter_dims_to_operand_dims=(1,), index_vector_dim=2,
+    )  # fmt: skip
+    return c.builder.reshape(result, dims)
 
 
 TABLE: dict[str, Callable[..., Any]] = {
@@ -286,4 +407,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.adaptive_avg_pool{n}d.default": adaptive(n, False) for n in (1, 2, 3)},
     **{f"aten._adaptive_avg_pool{n}d.default": adaptive(n, False) for n in (2, 3)},
     **{f"aten.adaptive_max_pool{n}d.default": adaptive(n, True, True) for n in (1, 2, 3)},
+    **{f"aten.fractional_max_pool{n}d.default": fractional(n) for n in (2, 3)},
+    **{f"aten.max_unpool{n}d.default": max_unpool(n) for n in (2, 3)},
 }

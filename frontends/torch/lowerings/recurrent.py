@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Value
 from ....hlo.types import I32
-from ..context import Blocked, Context
+from ..context import Context
+from .random import dropped
 
 Step = Callable[[Context, Value, Sequence[Value]], list[Value]]
 
@@ -40,10 +41,9 @@ def loop(
         return c.builder.reshape(new[0], (1, batch, hidden)), new
     outputs = c.full(0, (count, batch, hidden), state[0].element)
     carried = [c.scalar(0, I32), outputs, *state]
-    types = [value.tensor.with_sharding(None) for value in carried]
 
-    def condition(at: Value, *rest: Value) -> list[Value]:
-        return [c.builder.compare("LT", at, c.scalar(count, I32))]
+    def condition(at: Value, *rest: Value) -> Value:
+        return c.builder.compare("LT", at, c.scalar(count, I32))
 
     def body(at: Value, written: Value, *inner: Value) -> list[Value]:
         zero = c.scalar(0, I32)
@@ -54,9 +54,8 @@ def loop(
         written = c("dynamic_update_slice", written, row, place, zero, zero)
         return [c.add(at, 1), written, *new]
 
-    regions: list[Region] = [c.nested(types, condition), c.nested(types, body)]
-    op = c.builder.op("while", carried, {}, regions, types)
-    return op.results[1], list(op.results[2:])
+    found = c.iterate(carried, condition, body)
+    return found[1], list(found[2:])
 
 
 def _parts(c: Context, value: Value, count: int) -> list[Value]:
@@ -124,8 +123,10 @@ def network(
     batch_first: bool,
     of_layer: Callable[[Layer], Step],
     hidden_bias_inside: bool,
+    dropout: float = 0.0,
 ) -> tuple[Value, ...]:
-    """All layers and directions; outputs, then the last states [layers * directions, b, h]."""
+    """All layers and directions, values dropped at random between layers: outputs, then the last
+    states [layers * directions, b, h]."""
     x = c.builder.transpose(input, [1, 0, 2]) if batch_first else input
     directions = 2 if bidirectional else 1
     each = len(params) // (num_layers * directions)
@@ -146,13 +147,10 @@ def network(
             for final, value in zip(finals, state, strict=True):
                 final.append(c.builder.reshape(value, (1, *value.dims)))
         x = c.concatenate(outputs, 2)
+        if dropout and number < num_layers - 1:
+            x = dropped(c, x, dropout)
     x = c.builder.transpose(x, [1, 0, 2]) if batch_first else x
     return (x, *(c.concatenate(final, 0) for final in finals))
-
-
-def _inference(dropout: float, train: bool) -> None:
-    if train and dropout:
-        raise Blocked("drops values at random", "call model.eval() before exporting")
 
 
 def lstm(
@@ -167,10 +165,10 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Value, ...]:
-    _inference(dropout, train)
     return network(
-        c, input, hx, params, has_biases, num_layers, bidirectional, batch_first, lstm_step, False
-    )
+        c, input, hx, params, has_biases, num_layers, bidirectional, batch_first, lstm_step, False,
+        dropout if train else 0,
+    )  # fmt: skip
 
 
 def single_state(
@@ -190,10 +188,9 @@ def single_state(
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Value, ...]:
-        _inference(dropout, train)
         return network(
             c, input, [hx], params, has_biases, num_layers, bidirectional, batch_first, of_layer,
-            hidden_bias_inside,
+            hidden_bias_inside, dropout if train else 0,
         )  # fmt: skip
 
     return lower

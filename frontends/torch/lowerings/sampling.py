@@ -1,4 +1,4 @@
-"""Reading between elements, windows, counts: grid_sample, im2col, bucketize, cdist, ..."""
+"""Windows, counts, distances: im2col, bucketize, cdist, ..."""
 
 from __future__ import annotations
 
@@ -9,102 +9,9 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ....hlo.types import I64
 from ..context import Blocked, Context, Number, static
 from .convolution import per_dim
 from .indexing import take, take_axis, window_parts
-
-BILINEAR, NEAREST = 0, 1
-ZEROS, BORDER, REFLECTION = 0, 1, 2
-
-
-def grid_sampler(
-    c: Context,
-    input: Value,
-    grid: Value,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-) -> Value:
-    """input [n, c, h, w] read at grid [n, y, x, 2] of (x, y) in [-1, 1]."""
-    if input.rank != 4 or interpolation_mode not in (BILINEAR, NEAREST):
-        raise Blocked("samples in three dimensions or by cubic functions", "use mode='bilinear'")
-    height, width = map(static, input.dims[2:])
-    points = c.wide(grid)
-    places = []
-    for number, size in enumerate((width, height)):
-        part = c.slice(points, 3, number, number + 1)
-        place = c.builder.reshape(part, grid.dims[:3])
-        place = c.add(place, 1)
-        if align_corners:
-            place = c.multiply(place, (size - 1) / 2)
-        else:
-            place = c.divide(c.subtract(c.multiply(place, size), 1), 2)
-        places.append(_bounded(c, place, size, padding_mode, align_corners))
-    if interpolation_mode == NEAREST:
-        x, y = (c("round_nearest_even", place) for place in places)
-        return c.narrow(_read(c, input, x, y, None))
-    lower = [c("floor", place) for place in places]
-    shares = [c("subtract", place, low) for place, low in zip(places, lower, strict=True)]
-    total: Value | None = None
-    for dy in (0, 1):
-        for dx in (0, 1):
-            x, y = c.add(lower[0], dx), c.add(lower[1], dy)
-            weight_x = shares[0] if dx else c.subtract(1, shares[0])
-            weight_y = shares[1] if dy else c.subtract(1, shares[1])
-            part = _read(c, input, x, y, c("multiply", weight_x, weight_y))
-            total = part if total is None else c("add", total, part)
-    assert total is not None
-    return c.narrow(total)
-
-
-def _bounded(c: Context, place: Value, size: int, mode: int, corners: bool) -> Value:
-    """Places outside moved to the border, or reflected at it; zeros are for the reader."""
-    if mode == REFLECTION:
-        low, span = (0.0, size - 1.0) if corners else (-0.5, float(size))
-        if span == 0:
-            return c.multiply(place, 0)
-        away = c("abs", c.subtract(place, low))
-        turns = c("floor", c.divide(away, span))
-        rest = c("subtract", away, c.multiply(turns, span))
-        odd = c.builder.compare("NE", c("remainder", turns, c.full(2, turns.dims, turns.element)),
-                                c.full(0, turns.dims, turns.element))  # fmt: skip
-        place = c.add(c("select", odd, c.subtract(span, rest), rest), low)
-    if mode in (BORDER, REFLECTION):
-        limits = (c.scalar(0, place.element), c.scalar(size - 1, place.element))
-        return c("clamp", limits[0], place, limits[1])
-    return place
-
-
-def _read(c: Context, input: Value, x: Value, y: Value, weight: Value | None) -> Value:
-    """input[n, :, y, x] * weight, zero where (x, y) lies outside: [n, c, *places]."""
-    height, width = map(static, input.dims[2:])
-    inside: Value | None = None
-    whole = []
-    for place, size in ((y, height), (x, width)):
-        for holds in (
-            c.builder.compare("GE", place, c.full(0, place.dims, place.element)),
-            c.builder.compare("LE", place, c.full(size - 1, place.dims, place.element)),
-        ):
-            inside = holds if inside is None else c("and", inside, holds)
-        limits = (c.scalar(0, place.element), c.scalar(size - 1, place.element))
-        whole.append(c.convert(c("clamp", limits[0], place, limits[1]), I64))
-    batch = c.iota(whole[0].dims, 0)
-    parts = [c.builder.reshape(v, (*v.dims, 1)) for v in (batch, *whole)]
-    positions = c.concatenate(parts, 3)
-    channels = input.dims[1]
-    values = c(
-        "gather", input, positions, offset_dims=(1,), collapsed_slice_dims=(0, 2, 3),
-        operand_batching_dims=(), start_indices_batching_dims=(), start_index_map=(0, 2, 3),
-        index_vector_dim=3, slice_sizes=(1, channels, 1, 1), indices_are_sorted=False,
-    )  # fmt: skip
-    values = c.wide(values)
-    assert inside is not None
-    kept = c.builder.broadcast(inside, values.dims, [0, 2, 3])
-    values = c.select(kept, values, 0)
-    if weight is None:
-        return values
-    return c("multiply", values, c.builder.broadcast(weight, values.dims, [0, 2, 3]))
 
 
 def bucketize(
@@ -284,8 +191,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.bucketize.Tensor": bucketize,
     "aten.cdist.default": all_distances,
     "aten.col2im.default": col2im,
-    "aten.grid_sampler.default": grid_sampler,
-    "aten.grid_sampler_2d.default": grid_sampler,
     "aten.pdist.default": pair_distances,
     "aten.histc.default": histogram,
     "aten.im2col.default": im2col,

@@ -266,10 +266,13 @@ def edge_pad(mode: str) -> Callable[..., Value]:
 
 
 def _edge_pad(c: Context, value: Value, padding: Sequence[int], mode: str) -> Value:
+    """Negative padding cuts: first, or, from what has been padded, where the border is not that of
+    the rest."""
     for axis, (low, high, _) in enumerate(_pads(value.rank, padding)):
-        size = value.dims[axis]
         before, after = c.larger(low, 0), c.larger(high, 0)
-        value = c.slice(value, axis, c.larger(-low, 0), size - c.larger(-high, 0))
+        cut = c.larger(-low, 0), c.larger(-high, 0)
+        if mode == "circular":
+            value = c.slice(value, axis, cut[0], value.dims[axis] - cut[1])
         size = value.dims[axis]
         parts = [value]
         for count, at_front in ((before, True), (after, False)):
@@ -277,6 +280,8 @@ def _edge_pad(c: Context, value: Value, padding: Sequence[int], mode: str) -> Va
                 part = _border(c, value, axis, size, count, at_front, mode)
                 parts = [part, *parts] if at_front else [*parts, part]
         value = c.concatenate(parts, axis)
+        if mode != "circular":
+            value = c.slice(value, axis, cut[0], value.dims[axis] - cut[1])
     return value
 
 
