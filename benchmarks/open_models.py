@@ -15,6 +15,7 @@ results go to benchmarks/results/open_models.json, one entry for each model and 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import math
 import pickle
@@ -160,10 +161,13 @@ def exported(case: Case, model: Any) -> Any:
         {axis: dims[name] if case.is_named else dim.AUTO for axis, name in one.items()}
         for one in case.dims
     )
+    taken = inspect.signature(model.forward).parameters.values()
+    starred = any(one.kind is one.VAR_POSITIONAL for one in taken)
     with torch.no_grad():
         return torch.export.export(
-            model, case.inputs(example), dynamic_shapes=shapes, strict=False
-        )
+            model, case.inputs(example), strict=False,
+            dynamic_shapes=(shapes,) if starred else shapes,
+        )  # fmt: skip
 
 
 def stated(case: Case, source: Any, at: Sizes | None = None) -> dict[str, Any]:

@@ -332,28 +332,12 @@ def gather(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 
 
 def dynamic_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
-    """Along dims of which data decide how much is kept, elements are fetched from the start on."""
-    x, sizes, starts = xs[0], [], []
-    for axis, (start, declared) in enumerate(zip(xs[1:], op.slice_sizes, strict=True)):
-        size = s.declared(declared)
-        if size is None:
-            raise Unmasked(f"nothing tells the size {declared} of its result")
-        s.at_most(b, op, size, x.dims[axis])
-        sizes.append(size)
-        starts.append(_clamped(s, b, start.value, x.dims[axis], size))
-    zero = b.constant(0, starts[0].tensor)
-    fixed = [s.is_whole((size,)) for size in sizes]
-    value = b(
-        "dynamic_slice", x.value,
-        *(start if own else b.convert(zero, start.element) for start, own in zip(starts, fixed)),
-        slice_sizes=tuple(n if own else d for n, d, own in zip(sizes, x.value.dims, fixed)),
-    )  # fmt: skip
-    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        if not fixed[axis]:
-            places = line(b, s.largest(size))
-            first = spread(b, b.convert(start, I32), places)
-            value = taken(b, value, axis, b("add", places, first))
-    return Whole(value, tuple(sizes))
+    x, sizes = xs[0], op.slice_sizes
+    starts = []
+    for axis, start in enumerate(xs[1:]):
+        s.at_most(b, op, sizes[axis], x.dims[axis])
+        starts.append(_clamped(s, b, start.value, x.dims[axis], sizes[axis]))
+    return Whole(b("dynamic_slice", x.value, *starts, slice_sizes=sizes), tuple(sizes))
 
 
 def _clamped(s: Scope, b: Builder, start: Value, size: Dim, part: Dim) -> Value:

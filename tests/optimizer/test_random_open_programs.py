@@ -16,7 +16,7 @@ from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import VerifyError
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum
+from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum, symbols_of
 from girih.hlo.types import BF16, F32, I1, I32, I64, TensorType
 from girih.hlo.verify import require_proven_sizes
 from girih.optimizer.rules.check import DYADIC
@@ -152,6 +152,8 @@ class OpenProgrammer(Programmer):
             return None
         starts = [self.b.constant(self.chance.randint(-1, 4), TensorType((), I32)) for _ in x.dims]
         sizes = tuple(map(self.part, x.dims))
+        if any("u" in symbols_of(size) for size in sizes):
+            return None  # it has no form with sizes from data
         return self.b("dynamic_slice", x, *starts, slice_sizes=sizes)
 
     def update(self) -> Value | None:
@@ -272,8 +274,10 @@ def open_program(chance: random.Random, from_data: float = FROM_DATA) -> OpenPro
     with assuming(symbols.facts, proven=True):
         for _ in range(chance.randint(1, 14)):
             symbols.step()
-        sizes = symbols.cut() if chance.random() < from_data else None
         results = [chance.choice(symbols.values[-5:]) for _ in range(2)]
+        sizes = symbols.cut() if chance.random() < from_data else None
+        if sizes is not None:
+            results = [chance.choice(symbols.values[-5:]) for _ in range(2)]
     region = symbols.b.region(results)
     region = region if sizes is None else sizes.explicit(region)
     module = Module({"main": Function("main", region)}, symbols=symbols.symbols)
