@@ -1,7 +1,7 @@
 """Generated programs: none may compute something else than the interpreter, or be unfinished.
 
     python benchmarks/random_programs.py [count]
-    python benchmarks/random_programs.py --open [count]
+    python benchmarks/random_programs.py --open [count] [--from SEED]
 
 Half of the programs (20,000 by default) are simplified bit for bit and compared so; the others with
 the default licences, compared loosely. All are simplified a second time, and nothing may change.
@@ -9,16 +9,17 @@ The programs are those of tests/optimizer/test_random_programs.py, of seeds 0, 1
 benchmarks/results/random_programs.json.
 
 With --open, programs with symbols (3,000 by default), those of
-tests/optimizer/test_random_open_programs.py: compiled once for the CPU, run at five sizes each.
-Results go to benchmarks/results/random_open_programs.json; what there is no code for is counted.
+tests/optimizer/test_random_open_programs.py: compiled once for the CPU, run at five sizes each;
+a twentieth has a size that data decide. Results go to benchmarks/results/random_open_programs.json;
+what there is no code for stands there with its reason.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -49,23 +50,23 @@ def problem(seed: int, hits: Counter[str]) -> str:
     return programs.apart(module, after, inputs, exact)
 
 
-def closed(count: int) -> dict[str, Any]:
+def closed(seeds: range) -> dict[str, Any]:
     """What becomes of programs with fixed sizes."""
     hits: Counter[str] = Counter()
-    wrong = {seed: found for seed in range(count) if (found := told(seed, problem(seed, hits)))}
+    wrong = {seed: found for seed in seeds if (found := told(seed, problem(seed, hits)))}
     return {"wrong": wrong, "rules_that_fired": len(hits), "hits": dict(sorted(hits.items()))}
 
 
-def with_symbols(count: int) -> dict[str, Any]:
+def with_symbols(seeds: range) -> dict[str, Any]:
     """What becomes of programs with symbols."""
-    wrong, refused = {}, 0
-    for seed in range(count):
+    wrong, refused = {}, {}
+    for seed in seeds:
         try:
             found = open_programs.problem(seed)
         except Exception as error:  # noqa: BLE001 - told
             found = f"{type(error).__name__}: {error}"
         if found.startswith("refused: "):
-            refused += 1
+            refused[seed] = found.removeprefix("refused: ")
         elif told(seed, found):
             wrong[seed] = found
     return {"wrong": wrong, "refused": refused}
@@ -78,14 +79,21 @@ def told(seed: int, found: str) -> str:
 
 
 def main() -> None:
-    counts = [int(word) for word in sys.argv[1:] if word != "--open"]
-    is_open = "--open" in sys.argv
-    count = counts[0] if counts else 3_000 if is_open else 20_000
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("count", type=int, nargs="?")
+    parser.add_argument("--open", action="store_true", dest="is_open")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
+    chosen = parser.parse_args()
+    is_open: bool = chosen.is_open
+    count = chosen.count or (3_000 if is_open else 20_000)
+    seeds = range(chosen.first, chosen.first + count)
     begin = time.process_time()
-    found = with_symbols(count) if is_open else closed(count)
+    found = with_symbols(seeds) if is_open else closed(seeds)
     seconds = time.process_time() - begin
     print(f"{count} programs, {len(found['wrong'])} wrong, {seconds:.0f} s")
-    result = {"programs": count, "cpu_seconds": round(seconds), **found}
+    result = {"programs": count, "first_seed": chosen.first, "cpu_seconds": round(seconds), **found}
     name = "random_open_programs" if is_open else "random_programs"
     text = json.dumps(result, indent=1) + "\n"
     ROOT.joinpath("benchmarks", "results", f"{name}.json").write_text(text)

@@ -8,7 +8,7 @@ from typing import Any
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops import bodies
-from ...hlo.symbols import Dim
+from ...hlo.symbols import Dim, maximum
 from ...hlo.types import I1, I8, I32, TensorType
 from ..rewrite import copied
 from ..rules.reductions import neutral
@@ -197,12 +197,10 @@ def scatter(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
         s.same(b, op, indices.dims[axis], first.dims[d])
     mask = s.inside(b, indices, axes)
     if mask is not None:
-        largest = max((d for d in inputs[0].value.dims if isinstance(d, int)), default=0)
-        if not all(isinstance(d, int) for d in inputs[0].value.dims):
-            raise Unmasked("calls decide the sizes of what it writes into")
+        largest = s.size(b, maximum(*inputs[0].value.dims, 0))
         if places.element.bits < 32:
             places = b.convert(places, I32)
-        nowhere = b.constant(largest, places.tensor)
+        nowhere = b.broadcast(b.convert(largest, places.element), places.dims, ())
         places = b("select", mask, places, nowhere)
     values = [x.value for x in (*inputs, *updates)]
     values.insert(count, places)

@@ -148,12 +148,13 @@ def _fetched(s: Scope, b: Builder, x: Whole, dims: Sequence[Dim]) -> Value:
     for axis, dim in enumerate(dims):
         places = b("iota", type=kind, iota_dimension=axis)
         number = b("add", b("multiply", number, full(dim)), places)
-    source, step = b.constant(0, kind), 1
+    step: Dim = 1
+    source = b.constant(0, kind)
     for dim, size in zip(reversed(x.dims), reversed(x.value.dims), strict=True):
         count = b("maximum", full(dim), b.constant(1, kind))  # an empty tensor has no elements
         place = b("remainder", number, count)
         number = b("divide", number, count)
-        source = b("add", source, b("multiply", place, b.constant(step, kind)))
+        source = b("add", source, b("multiply", place, full(step)))
         step = step * size
     flat = b.reshape(x.value, (x.value.tensor.size,))
     found = taken(b, flat, 0, b.reshape(source, (kind.size,)))

@@ -303,18 +303,17 @@ class Scope:
             have = value.dims[axis]
             if have == wanted:
                 continue
-            if not isinstance(have, int) or not isinstance(wanted, int):
-                raise Unmasked(f"the sizes {have} and {wanted} are known only when it is called")
-            if have > wanted:
-                value = sliced(b, value, axis, 0, wanted)
-            else:
-                high = tuple((wanted - have) * (d == axis) for d in range(value.rank))
+            if not is_at_most(wanted, have):  # where a call decides, enough of both
+                missing = wanted - have if is_at_most(have, wanted) else wanted
+                high = tuple(missing * (d == axis) for d in range(value.rank))
                 nothing = (0,) * value.rank
                 zero = b.constant(0, TensorType((), value.element))
                 value = b(
                     "pad", value, zero, edge_padding_low=nothing, edge_padding_high=high,
                     interior_padding=nothing,
                 )  # fmt: skip
+            if value.dims[axis] != wanted:
+                value = sliced(b, value, axis, 0, wanted)
         return value
 
 

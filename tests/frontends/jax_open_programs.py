@@ -26,7 +26,6 @@ class OpenProgram(NamedTuple):
     calls: tuple[Mapping[str, int], ...]
     constraints: tuple[str, ...] = ()
     largest: int = 40
-    compiled: bool = True  # whether the CPU has code for all of it where sizes are open
     donated: tuple[int, ...] = ()
     tolerance: float = 2e-5
 
@@ -143,12 +142,12 @@ PROGRAMS = (
         ({"b": 1, "h": 2, "w": 3}, {"b": 2, "h": 13, "w": 8}), ("h >= 2", "w >= 2"),
     ),
     OpenProgram("mean", lambda x: (x.mean(), x.argmax(-1), x / x.shape[0]), (("b, n", F),), BN),
-    OpenProgram("cumsum", lambda x: jnp.cumsum(x, 1), (("b, n", F),), BN, compiled=False),
+    OpenProgram("cumsum", lambda x: jnp.cumsum(x, 1), (("b, n", F),), BN),
     OpenProgram(
         "sorts", lambda x: (jnp.sort(x, -1), jnp.argsort(x, 0), lax.top_k(x, 3)), (("b, n", F),),
-        ({"b": 1, "n": 3}, {"b": 5, "n": 17}), ("n >= 3",), compiled=False,
+        ({"b": 1, "n": 3}, {"b": 5, "n": 17}), ("n >= 3",),
     ),
-    OpenProgram("segments", segments, (("b, 3", F), ("b", I, 0, 7)), B, compiled=False),
+    OpenProgram("segments", segments, (("b, 3", F), ("b", I, 0, 7)), B),
     OpenProgram("take", lambda x, i: jnp.take(x, i, 0), (("n, 5", F), ("b", I, 0, 1)), BN),
     OpenProgram(
         "dynamic_slice", lambda x, i: lax.dynamic_slice(x, (i, 0), (x.shape[0] - 2, 3)),

@@ -32,15 +32,12 @@ def test_open_programs(made: OpenProgram) -> None:
     module = girih.import_model(made.exported())
     assert set(module.symbols) == set(made.calls[0]) and not module.notes
     require_proven_sizes(module)
-    program = None
-    if made.compiled:
-        program = girih.compile(module, sizes=made.sizes(), options=OPTIONS)
+    program = girih.compile(module, sizes=made.sizes(), options=OPTIONS)
     for seed, sizes in enumerate(made.calls):
         inputs = made.inputs(sizes, seed)
         wanted = jax.jit(made.function)(*inputs)
         assert_close(girih.interpret(module, inputs), wanted, made.tolerance)
-        if program is not None:
-            assert_close(program(*inputs), wanted, made.tolerance)
+        assert_close(program(*inputs), wanted, made.tolerance)
 
 
 def constrained(*constraints: str) -> export.Exported:

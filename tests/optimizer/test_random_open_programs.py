@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 import girih
+from girih.frontends.torch.data_sizes import DataSizes, set_size
 from girih.hlo.assumptions import Assumptions, assuming
 from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import VerifyError
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum
-from girih.hlo.types import BF16, F32, I1, I32, TensorType
+from girih.hlo.symbols import Dim, SymbolicDim, bound, maximum, symbols_of
+from girih.hlo.types import BF16, F32, I1, I32, I64, TensorType
 from girih.hlo.verify import require_proven_sizes
 from girih.optimizer.rules.check import DYADIC
 
@@ -24,6 +25,7 @@ from .test_random_programs import SIZES, Programmer
 
 CALLS = 5  # sizes of each program
 LARGEST = 4000  # elements of a value
+FROM_DATA = 0.05  # of the programs have a size that data decide
 
 
 class OpenProgrammer(Programmer):
@@ -36,6 +38,7 @@ class OpenProgrammer(Programmer):
         self.last = {name: symbol.last or 0 for name, symbol in self.symbols.items()}
         self.told = False  # whether an argument's dims are the symbols
         super().__init__(chance, sums=True)
+        self.argument = self.values[0]  # its dims are s and t
 
     def dims(self, rank: int) -> tuple[Dim, ...]:
         if not self.told:
@@ -149,6 +152,8 @@ class OpenProgrammer(Programmer):
             return None
         starts = [self.b.constant(self.chance.randint(-1, 4), TensorType((), I32)) for _ in x.dims]
         sizes = tuple(map(self.part, x.dims))
+        if any("u" in symbols_of(size) for size in sizes):
+            return None  # it has no form with sizes from data
         return self.b("dynamic_slice", x, *starts, slice_sizes=sizes)
 
     def update(self) -> Value | None:
@@ -211,10 +216,38 @@ class OpenProgrammer(Programmer):
         return self.b.op("while", [self.b.constant(0, scalar), x], {}, regions).results[1]
 
 
+    # Where data decide a size.
+
+    def cut(self) -> DataSizes | None:
+        """As many rows of a value as have a number above 0, and a few steps more."""
+        x = self.any(kind=("float", "int"))
+        if x is None or x.rank == 0:
+            return None
+        d = self.chance.randrange(x.rank)
+        scalar, element = TensorType((), I32), TensorType((), x.element)
+        others = [n for n in range(x.rank) if n != d]
+        most = self.b.reduce("maximum", x, self.b.constant(0, element), others)
+        above = self.b.compare("GT", most, self.b.constant(0, most.tensor))
+        count = self.b.reduce("add", self.b.convert(above, I32), self.b.constant(0, scalar), (0,))
+        last = bound(x.dims[d], self.last)
+        self.symbols["u"], self.last["u"] = Symbol(0, last), last
+        dims = [SymbolicDim("u") if n == d else size for n, size in enumerate(x.dims)]
+        sizes = DataSizes({})
+        sizes.bind("u", self.b.convert(count, I64), x.dims[d])
+        sizes.inputs = {"s": (self.argument, 0), "t": (self.argument, 1)}
+        kept = set_size(self.b, x, d, self.b.convert(count, I64), x.tensor.with_dims(dims))
+        self.facts = Assumptions(self.symbols)
+        with assuming(self.facts, proven=True):
+            self.values = [kept]
+            for _ in range(self.chance.randint(1, 5)):
+                self.step()
+        return sizes
+
+
 STEPS = tuple(
     name for name in dir(OpenProgrammer)
     if callable(getattr(OpenProgrammer, name)) and not name.startswith("_")
-    and name not in ("dims", "any", "mate", "constant", "step", "size", "filled", "part")
+    and name not in ("dims", "any", "mate", "constant", "step", "size", "filled", "part", "cut")
 )  # fmt: skip
 
 
@@ -232,26 +265,34 @@ class OpenProgram(NamedTuple):
         return found
 
 
-def open_program(chance: random.Random) -> OpenProgram:
-    """A random program with symbols, and sizes to call it at: the least, the largest, others."""
+def open_program(chance: random.Random, from_data: float = FROM_DATA) -> OpenProgram:
+    """A random program with symbols, and sizes to call it at: the least, the largest, others.
+
+    from_data: how likely it has a size that data decide.
+    """
     symbols = OpenProgrammer(chance)
     with assuming(symbols.facts, proven=True):
         for _ in range(chance.randint(1, 14)):
             symbols.step()
         results = [chance.choice(symbols.values[-5:]) for _ in range(2)]
+        sizes = symbols.cut() if chance.random() < from_data else None
+        if sizes is not None:
+            results = [chance.choice(symbols.values[-5:]) for _ in range(2)]
     region = symbols.b.region(results)
+    region = region if sizes is None else sizes.explicit(region)
     module = Module({"main": Function("main", region)}, symbols=symbols.symbols)
-    ends = [{n: s.first for n, s in symbols.symbols.items()}, symbols.last]
+    called = {n: s for n, s in symbols.symbols.items() if n != "u"}
+    ends = [{n: s.first for n, s in called.items()}, {n: symbols.last[n] for n in called}]
     while len(ends) < CALLS:
-        ends.append({n: chance.randint(s.first, s.last or 0) for n, s in symbols.symbols.items()})
+        ends.append({n: chance.randint(s.first, s.last or 0) for n, s in called.items()})
     return OpenProgram(module, ends)
 
 
-def problem(seed: int) -> str:
+def problem(seed: int, from_data: float = FROM_DATA) -> str:
     """What is wrong with the code of one program; "" if nothing is, "refused: ..." where there is
     no code for its operations yet."""
     chance = random.Random(seed)
-    made = open_program(chance)
+    made = open_program(chance, from_data)
     require_proven_sizes(made.module)
     options = girih.Options(cache="off", numerics="bitwise")
     try:
@@ -284,10 +325,16 @@ def _close(got: Any, wanted: Any) -> bool:
 
 
 # Of the others that `benchmarks/random_programs.py --open` tries, those that were wrong once.
-@pytest.mark.parametrize("seed", [*range(18), 1092, 2901])
+@pytest.mark.parametrize("seed", [*range(18), 1092, 2901, 3336])
 def test_compiled_once_right_at_each_size(seed: int) -> None:
     found = problem(seed)
     assert not found or found.startswith("refused: ")
+
+
+@pytest.mark.parametrize("seed", [5, 6, 8, 22])
+def test_sizes_from_data_among_sizes_of_calls(seed: int) -> None:
+    """Elements fetched in another order, slices and masks whose strides a call decides."""
+    assert problem(seed, from_data=1) == ""
 
 
 def test_programs_have_all_kinds_of_sizes() -> None:

@@ -56,7 +56,7 @@ def _box(
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
-    likely = at_hint(inner)  # what follows is right for every size, and meant for this one
+    likely = max(1, at_hint(inner))  # what follows is right for every size, meant for this one
     usual = cut or blocking.default(region, target)
     width = usual.lanes
     if frame.target.vector_bits < 512 or inner == 1:

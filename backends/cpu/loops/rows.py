@@ -341,12 +341,12 @@ class _Rows:
                 self.store(step, roots, self.index(step, place, width), width, mask)
             return
         heavy = sum(weight(op) for op in cone(roots, set(self.saved)))
-        width = self.width
+        width, likely = self.width, max(1, at_hint(count))
         if self.target.vector_bits < 512 or count == 1:
-            while width > at_hint(count):
+            while width > likely:
                 width //= 2
         most = self.cut.unroll if self.cut else 4 if heavy <= 3 else 2 if heavy <= 16 else 1
-        unroll = max(1, min(most, at_hint(count) // width))
+        unroll = max(1, min(most, likely // width))
         for j, lanes, copies, mask in steps(
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):

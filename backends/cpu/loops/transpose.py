@@ -71,7 +71,7 @@ def emit(
         width = 16
     if cut is not None:
         width = cut.lanes
-    width = min(width, 1 << (min(at_hint(across), at_hint(inner)).bit_length() - 1))
+    width = min(width, 1 << (max(1, min(at_hint(across), at_hint(inner))).bit_length() - 1))
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
     tiles = math.prod(others) * (blocks + (1 if rest else 0))
