@@ -3,13 +3,14 @@
     python benchmarks/zoo.py                      all models, all engines
     python benchmarks/zoo.py --check              only the numbers: girih against the framework
     python benchmarks/zoo.py --only gpt2,llama --engines girih,xla
+    python benchmarks/zoo.py --wider              the models of other families instead
     python benchmarks/zoo.py --batch 8            the torch models with 8 of each input
     python benchmarks/zoo.py --bf16               bfloat16 products, beside torch's and OpenVINO's
 
 Each model runs in a process of its own. There, the engines take turns, so that a change of the
 machine's clock or load meets all of them; a latency is the median over all turns. Writes
-benchmarks/results/zoo.json (zoo-check.json, zoo-batch8.json, zoo-bf16.json) when all models were
-asked for. "best" is the fastest peer.
+benchmarks/results/zoo.json (zoo-wider.json, zoo-check.json, zoo-batch8.json, zoo-bf16.json) when
+all models were asked for. "best" is the fastest peer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import TOLERANCE, TOLERANCE_BF16, ZOO, model, relative_error
+from models import TOLERANCE, TOLERANCE_BF16, WIDER, ZOO, model, relative_error
 from rich.console import Console
 from rich.table import Table
 
@@ -48,7 +49,8 @@ def main() -> int:
         return 0
     console = Console(width=150)
     several = options.batch > 1 or options.bf16
-    every = [entry.name for entry in ZOO if entry.framework == "torch" or not several]
+    family = WIDER if options.wider else ZOO
+    every = [entry.name for entry in family if entry.framework == "torch" or not several]
     names = options.only.split(",") if options.only else every
     rows = []
     described = machine()
@@ -67,9 +69,10 @@ def main() -> int:
             console.print(f"geometric mean of the time of {named} / girih's: {mean:.2f}")
     if not options.only:
         RESULTS.mkdir(exist_ok=True)
+        wider = "-wider" if options.wider else ""
         kind = "-check" if options.check else "-bf16" if options.bf16 else ""
         batch = f"-batch{options.batch}" if options.batch > 1 else ""
-        file = RESULTS / f"zoo{kind}{batch}.json"
+        file = RESULTS / f"zoo{wider}{kind}{batch}.json"
         file.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if all(row.get("good") for row in rows) else 1
 
@@ -79,6 +82,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare numbers, measure no speed")
+    parser.add_argument("--wider", action="store_true", help="the models of other families")
     parser.add_argument("--only", metavar="NAMES", help="models, separated by commas")
     parser.add_argument("--engines", metavar="NAMES", help="engines, separated by commas")
     parser.add_argument("--batch", type=int, default=1, help="how many of each input")

@@ -1,8 +1,9 @@
 """The zoo: real model structures with random weights, example inputs and the framework's answer.
 
-`ZOO` lists the models in the order in which results are shown. Building one imports its framework
-and nothing before that does, so a list of names costs nothing. Everything is fp32 and batch 1 (the
-training step apart); seeds are fixed, so two builds of one model are equal bit for bit.
+`ZOO` lists the models in the order in which results are shown; `WIDER` has those of other families,
+smaller, to find what the zoo does not. Building one imports its framework and nothing before that
+does, so a list of names costs nothing. Everything is fp32 and batch 1 (the training step and
+recommendations apart); seeds are fixed, so two builds of one model are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -76,9 +77,10 @@ class Model:
     framework: str
     builder: str
     about: str
+    kind: str = ""  # of the models of a framework that stand in one file
 
     def build(self, layers: int | None = None) -> Built:
-        room = importlib.import_module(f"{__name__}.{self.framework}_models")
+        room = importlib.import_module(f"{__name__}.{self.framework}_{self.kind}models")
         make = getattr(room, self.builder)
         source, inputs = make() if layers is None else make(layers)
         return Built(source, inputs, self.framework)
@@ -107,12 +109,47 @@ ZOO = (
 )
 
 
+WIDER = (
+    *(
+        Model(name, "torch", name.replace("-", "_"), about, "vision_")
+        for name, about in (
+            ("regnet-y", "RegNetY-4GF, grouped convolutions, 224 x 224"),
+            ("efficientnet-b0", "EfficientNet-B0, depthwise convolutions, 224 x 224"),
+            ("segformer-b0", "SegFormer-B0, segmentation, 512 x 512"),
+            ("video-c3d", "3-D convolutions, 8 pictures of 112 x 112"),
+            ("unet", "U-Net with group norm and transposed convolutions, 192 x 192"),
+            ("diffusion-unet", "a step of a diffusion U-Net with attention, 64 x 64 x 4"),
+            ("detector-fpn", "ResNet-18 with a feature pyramid and shared heads, 256 x 256"),
+            ("super-resolution", "EDSR with pixel shuffle, 96 x 96 to 192 x 192"),
+            ("gan-generator", "DCGAN's generator, 64 x 64"),
+            ("mlp-mixer", "MLP-Mixer S/16, 224 x 224"),
+            ("pointnet", "PointNet, 2,048 points"),
+        )
+    ),
+    *(
+        Model(name, "torch", name.replace("-", "_"), about, "other_")
+        for name, about in (
+            ("dlrm", "DLRM, 16 embeddings and their pairwise products, batch 256"),
+            ("dcn-two-tower", "DCN-v2 beside two towers, 24 embeddings, batch 256"),
+            ("graph-attention", "GAT, 2,048 nodes and 16,384 edges"),
+            ("tcn", "dilated 1-D convolutions, 64 features, 8,192 steps"),
+            ("patch-tst", "PatchTST, 7 series of 512 steps"),
+            ("fourier-operator", "a Fourier neural operator, 64 x 64"),
+            ("audio-codec", "DAC's decoder, 40 frames"),
+            ("speech-conformer", "Wav2Vec2-Conformer 6 x 256, 2 s of sound"),
+            ("mamba", "Mamba 4 x 384, 64 tokens"),
+        )
+    ),
+)
+
+
 def model(name: str) -> Model:
-    """The zoo's model called `name`."""
-    for entry in ZOO:
+    """The model called `name`, of the zoo or beside it."""
+    for entry in (*ZOO, *WIDER):
         if entry.name == name:
             return entry
-    raise KeyError(f"the zoo has no model {name!r}; it has {', '.join(e.name for e in ZOO)}")
+    known = ", ".join(entry.name for entry in (*ZOO, *WIDER))
+    raise KeyError(f"the zoo has no model {name!r}; it has {known}")
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:

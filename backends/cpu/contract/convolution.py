@@ -56,7 +56,8 @@ class Geometry:
     input_step: int
     outputs: int  # output features of one group
     kernel_inputs: Dimension  # two segments where a packed weight holds groups of them
-    kernel_outputs: Dimension
+    kernel_outputs: Dimension  # of one group
+    kernel_groups: int  # stride of groups in the kernel
     spatial: tuple[Spatial, ...]
     result_steps: tuple[int, ...]  # stride per dim of the result
 
@@ -107,8 +108,7 @@ def geometry_of(op: Op) -> Geometry:
             )
         )  # fmt: skip
     groups = op.feature_group_count * op.batch_group_count
-    if groups > 1:
-        _stride(op, kernel.dims[outputs_dim])
+    kernel_groups, kernel_outputs = _split(op, kernel.dims[outputs_dim], groups)
     batch = op.type.dims[op.output_batch_dimension]
     batch_step = strides[0][op.input_batch_dimension]
     feature_step = strides[0][op.input_feature_dimension]
@@ -118,9 +118,31 @@ def geometry_of(op: Op) -> Geometry:
         op, image, kernel, batch, batch_step, groups,
         batch * batch_step if by_batch else inputs * feature_step,
         inputs, feature_step, op.rhs.dims[outputs_dim] // groups,
-        kernel.dims[op.kernel_input_feature_dimension], kernel.dims[outputs_dim],
+        kernel.dims[op.kernel_input_feature_dimension], kernel_outputs, kernel_groups,
         tuple(spatial), result_steps,
     )  # fmt: skip
+
+
+def _split(op: Op, dim: Dimension, groups: int) -> tuple[int, Dimension]:
+    """The stride of the groups that a dimension consists of, and the dimension of one group;
+    Uneven where groups do not lie evenly."""
+    if groups == 1:
+        return 0, dim
+    apart, inner, wanted = 0, list(dim.segments), groups
+    while wanted > 1 and inner and dim.exact:
+        size, stride = inner.pop(0)
+        if apart not in (0, size * stride):
+            break
+        if size % wanted == 0:
+            inner.insert(0, Segment(size // wanted, stride))
+            apart, wanted = stride * (size // wanted), 1
+        elif wanted % size == 0:
+            apart, wanted = stride, wanted // size
+        else:
+            break
+    if wanted > 1:
+        raise Uneven(f"{origin_of(op)}: the groups of {op.name}'s weights lie unevenly")
+    return apart, Dimension(dim.extent // groups, merge(inner))
 
 
 def _stride(op: Op, dim: Dimension) -> int:
@@ -230,9 +252,8 @@ def _outer(
     if op.output_batch_dimension not in inner:
         outer.append((geometry.batch, geometry.batch_step, 0, geometry.result_batch_step))
     if geometry.groups > 1:
-        step = geometry.kernel_outputs.segments[-1].stride
         outer.append((
-            geometry.groups, geometry.group_step, geometry.outputs * step,
+            geometry.groups, geometry.group_step, geometry.kernel_groups,
             geometry.outputs * geometry.result_feature_step,
         ))  # fmt: skip
     for spatial, dim in zip(geometry.spatial, op.output_spatial_dimensions, strict=True):
@@ -307,8 +328,6 @@ def _pixels_as_columns(
 def _left_side(geometry: Geometry, kernel: Source, depth: Sequence[Segment]) -> LeftSide:
     """Weights as rows."""
     segments = geometry.kernel_outputs.segments
-    if geometry.groups > 1:
-        segments = (Segment(geometry.outputs, segments[-1].stride),)
     if kernel.plain and len(segments) <= 1:
         step = segments[0].stride if segments else 0
         return LeftSide(kernel, step, [loop.stride for loop in depth])
@@ -356,8 +375,6 @@ def _features_as_columns(
         else:
             left = runs.WindowRuns(image, features, positions, walk, lanes, unit)
     segments = geometry.kernel_outputs.segments
-    if geometry.groups > 1:
-        segments = (Segment(geometry.outputs, segments[-1].stride),)
     right = right_side(kernel, depth, segments, geometry.outputs, target)
     epilogue = Epilogue(
         op, body, len(arguments), accumulator,

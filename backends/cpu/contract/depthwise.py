@@ -65,10 +65,11 @@ def emit_depthwise(
         module, name, geometry, body, len(arguments), accumulator, target.lanes(accumulator),
         target.vector_registers, sources[0], sources[1],
     )  # fmt: skip
-    columns = spatial[-1]
+    columns, step = spatial[-1], form.kernel_step
+    if step * geometry.outputs != geometry.kernel_groups:
+        return None
     if columns.output_step == 1 and columns.stride <= 2:
         return form.emit_planes()
-    step = geometry.kernel_outputs.segments[-1].stride if geometry.kernel_outputs.segments else 0
     if geometry.result_feature_step == geometry.group_step == step == geometry.outputs == 1:
         return emit_features(form)
     return None
@@ -99,6 +100,12 @@ class Form:
     @property
     def columns(self) -> Spatial:
         return self.geometry.spatial[-1]
+
+    @property
+    def kernel_step(self) -> int:
+        """From one output feature to the next in the stored kernel, if they lie evenly."""
+        segments = self.geometry.kernel_outputs.segments
+        return segments[-1].stride if segments else self.geometry.kernel_groups
 
     def epilogue(
         self,
@@ -230,9 +237,8 @@ class Form:
 
     def _weights(self, f: llvm.Function, args: Value, feature: Value) -> Value:
         """Pointer to the kernel of one output feature."""
-        segments = self.geometry.kernel_outputs.segments
-        step = segments[-1].stride if segments else 0
-        return self.kernel.at(f, self.kernel.base(f, args, ()), f.mul(feature, step))
+        base = self.kernel.base(f, args, ())
+        return self.kernel.at(f, base, f.mul(feature, self.kernel_step))
 
     def _weight(self, f: llvm.Function, weights: Value, tap: tuple[int, int]) -> Value:
         return f.splat(self.kernel.load(f, weights, self.tap_offset(tap)), self.lanes)

@@ -184,20 +184,25 @@ def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Pac
 def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Packing | None:
     """Kernels are the right side only where features are innermost in the result."""
     features = op.output_feature_dimension
-    if features != op.type.rank - 1 or op.feature_group_count * op.batch_group_count != 1:
-        return None
-    if any(op.window_reversal or ()):
+    if features != op.type.rank - 1 or op.batch_group_count != 1:
         return None
     outputs = op.kernel_output_feature_dimension
+    of_group = op.rhs.dims[outputs] // op.feature_group_count
     taps, inputs = op.kernel_spatial_dimensions, op.kernel_input_feature_dimension
     # Windows of an image whose columns are innermost are copied feature by feature.
     by_run = op.input_spatial_dimensions[-1:] == (op.type.rank - 1,)
     depth = (inputs, *taps) if by_run else (*taps, inputs)
-    if op.rhs.tensor.size < _SMALLEST_KERNEL:
+    if op.rhs.tensor.size < _SMALLEST_KERNEL or of_group == 1 < op.feature_group_count:
         return None
     if group > 1 and (by_run or op.rhs.dims[outputs] < width):
         return None
-    width = min(width, -(-op.rhs.dims[outputs] // lanes) * lanes)
+    if op.feature_group_count > 1:
+        # A panel belongs to one group: several of a group, or one for all of its features.
+        if group > 1:
+            return None
+        width = width if of_group % width == 0 else of_group
+    else:
+        width = min(width, -(-of_group // lanes) * lanes)
     return _Panels(depth, (outputs,), width, op.rhs.dims, group).packing
 
 
