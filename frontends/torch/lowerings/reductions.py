@@ -245,7 +245,8 @@ def vector_norm(
 ) -> Value:
     """(sum |self|^ord)^(1/ord); the largest and smallest size for ord = inf and -inf."""
     axes = axes_of(dim, self.rank)
-    x = c.wide(c.convert(self, c.element))
+    x = c("abs", self) if self.element.is_complex else self
+    x = c.wide(c.convert(x, c.element))
     if ord == 2:
         result = c("sqrt", c.reduce("add", c("multiply", x, x), axes))
     elif ord == 1:
