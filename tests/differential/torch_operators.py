@@ -28,6 +28,7 @@ import girih
 from girih.frontends.torch.exported import array_of, read_exported
 from girih.hlo.errors import ImportBlockers, UserError
 from girih.tests.differential.outcomes import Outcome, compare, print_blockers
+from girih.tests.differential.reconstructions import RECONSTRUCTIONS
 
 sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))  # op_db does not need it
 sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
@@ -55,8 +56,8 @@ class Call(torch.nn.Module):
         return self.body(*args, **kwargs)
 
 
-def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool) -> Outcome:
-    """What becomes of one call."""
+def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: str = "") -> Outcome:
+    """What becomes of one call of the operator of that name."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     tensors = tuple(x.detach().clone() for x in leaves if isinstance(x, torch.Tensor))
     fixed = [Call if isinstance(x, torch.Tensor) else x for x in leaves]
@@ -87,7 +88,10 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool) -> Outco
         return Outcome("refused", str(error)[:200])
     except Exception as error:
         return Outcome("bug", f"{type(error).__name__} {str(error)[:300]}")
-    return compare(found, wanted, targets)
+    reconstruct = RECONSTRUCTIONS.get(name)
+    if reconstruct is None:
+        return compare(found, wanted, targets)
+    return compare(reconstruct(tensors, found), reconstruct(tensors, wanted), targets)
 
 
 def samples(info: Any, dtype: Any, count: int) -> Iterator[tuple[Any, Any]]:
@@ -132,7 +136,7 @@ def main() -> int:
             except Exception:
                 continue
             for args, kwargs in given:
-                said = outcome(info.op, args, kwargs, arguments.engine, arguments.core)
+                said = outcome(info.op, args, kwargs, arguments.engine, arguments.core, info.name)
                 count[said.verdict] += 1
                 if said.verdict == "agrees":
                     agreeing |= said.targets

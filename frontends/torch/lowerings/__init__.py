@@ -21,7 +21,9 @@ from . import (
     indexing,
     kernels,
     linear_algebra,
+    linear_systems,
     matmul,
+    matrix_functions,
     normalization,
     pointwise,
     pooling,
@@ -41,8 +43,8 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts, random, grids, window_gradients,
+    kernels, bags, flexible, linear_algebra, linear_systems, matrix_functions, fourier, gradients,
+    quantized, collectives, shardings, data_sizes, data_parts, random, grids, window_gradients,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {
