@@ -14,6 +14,7 @@ from . import (
     creation,
     data_parts,
     data_sizes,
+    diagonals,
     flexible,
     fourier,
     gradients,
@@ -22,24 +23,30 @@ from . import (
     linear_algebra,
     matmul,
     normalization,
+    padding,
     pointwise,
     pooling,
     quantized,
     recurrent,
     reductions,
     resize,
+    running,
     sampling,
+    scatters,
     shardings,
     sorting,
+    statistics,
+    strided,
     synonyms,
     views,
 )  # fmt: skip
 
 _ROOMS = (
-    pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
-    normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts,
+    pointwise, activations, comparisons, reductions, running, views, strided, diagonals,
+    padding, indexing, scatters,
+    matmul, convolution, pooling, normalization, attention, creation, sorting, statistics, sampling,
+    recurrent, resize, control, kernels, bags, flexible, linear_algebra, fourier, gradients,
+    quantized, collectives, shardings, data_sizes, data_parts,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -15,8 +15,8 @@ from ....hlo.graph import Value
 from ....hlo.types import I64, TensorType
 from ..context import Blocked, Context, static
 from .convolution import Sizes, per_dim, regrouped
-from .indexing import scattered
 from .pooling import adaptive_edges, window_counts, windows
+from .scatters import scattered
 
 
 def convolution_backward(
