@@ -28,7 +28,7 @@ from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, substituted, symbols_of
 from ...hlo.types import ElementType, TensorType, element_type
 from .origins import origin
-from .program import Graph, Input, Node, Output, Program, Ref
+from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
 from .sizes import (
     Unreadable,
     Values,
@@ -375,6 +375,8 @@ def _graph(said: Json, values: Values) -> Graph:
                 kwargs[given["name"]] = value
             else:
                 args.append(value)
+        if reads_memory(_target(node["target"])):
+            kwargs["memory"] = _memory(said["tensor_values"].get(args[0].name), values)
         rows.append((node, tuple(args), kwargs))
     nodes = []
     for node, args, kwargs in rows:
@@ -424,6 +426,16 @@ def _size(size: Json, values: Values) -> Dim:
     if "as_int" in size:
         return size["as_int"]
     return parse_size(size["as_expr"]["expr_str"], values)
+
+
+def _memory(meta: Json | None, values: Values) -> tuple[Dim, ...] | None:
+    """The strides of a tensor that begins where its memory does."""
+    if meta is None or meta["storage_offset"] != {"as_int": 0}:
+        return None
+    try:
+        return tuple(_size(stride, values) for stride in meta["strides"])
+    except Unreadable:
+        return None
 
 
 def _argument(argument: Json, read: set[str], values: Values) -> Any:

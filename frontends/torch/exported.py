@@ -27,7 +27,7 @@ from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
 from .origins import is_models, origin
-from .program import Graph, Input, Node, Output, Program, Ref
+from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
 from .sizes import (
     Unreadable,
     Values,
@@ -487,14 +487,28 @@ class Reader:
             self.note(node.name, value)
         stack = node.meta.get("nn_module_stack") or {}
         path = next(reversed(stack.values()))[0] if stack else ""
+        target = target_name(node.target)
+        kwargs = {key: self.argument(item) for key, item in node.kwargs.items()}
+        if reads_memory(target):
+            kwargs["memory"] = self.memory(node.args[0])
         return Node(
-            target_name(node.target),
+            target,
             tuple(map(self.argument, node.args)),
-            {key: self.argument(item) for key, item in node.kwargs.items()},
+            kwargs,
             tuple(names),
             tuple(used),
             origin(node.meta.get("stack_trace") or "", path),
         )
+
+    def memory(self, node: Any) -> tuple[Any, ...] | None:
+        """The strides of a tensor that begins where its memory does."""
+        value = getattr(node, "meta", {}).get("val")
+        if value is None or type(value.storage_offset()) is not int or value.storage_offset():
+            return None
+        try:
+            return tuple(n if type(n) is int else self.size(n) for n in value.stride())
+        except Unreadable:
+            return None
 
     def parts(self, node: Any, values: Any) -> tuple[list[str], list[bool]]:
         """Names of a node's several results, those of the getitems that take them."""

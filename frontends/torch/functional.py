@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...hlo.graph import Value
 from ...hlo.types import TensorType
 from .context import Blocked, Context, axis_of, bounds, place_of
-from .lowerings.indexing import overwrite
+from .lowerings.scatters import overwrite, write_through
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -34,9 +34,13 @@ PARTS = {
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
 }  # fmt: skip
 VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
-    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "expand", "expand_as", "imag", "mT",
-    "movedim", "moveaxis", "real", "unfold", "view_as_complex", "view_as_real",
+    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "dsplit", "expand", "expand_as",
+    "hsplit", "imag", "mT", "movedim", "moveaxis", "real", "unfold", "view_as_complex",
+    "view_as_real", "vsplit",
 }  # fmt: skip
+VALUES = {"_conj", "conj", "imag", "real", "view_as_complex", "view_as_real"}
+"""Views in which numbers are others than in the tensor."""
+
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
     "atleast_1d", "atleast_2d", "meshgrid", "broadcast_tensors", *DROPOUTS,
@@ -224,7 +228,9 @@ class Aliases:
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
         if name not in PARTS:
-            raise Blocked(f"changes a tensor in place through {name}", COPY)
+            if value.element is not outer.element or name in VALUES:
+                raise Blocked(f"changes a tensor in place through {name}", COPY)
+            return write_through(c, outer, value, lambda x: self.replayed(node, index, x))
         names = ("dim", "start", "end", "step") if name in ("slice", "narrow") else ("", "dim")
         if name in ("select", "unbind", "slice", "narrow"):
             names = {"select": ("dim", "index"), "unbind": ("dim",)}.get(name, names)
@@ -242,6 +248,14 @@ class Aliases:
             return overwrite(c, outer, value, axis, start, step)
         before = (self.graph.types[output] for output in node.outputs[:index])
         return overwrite(c, outer, value, axis, sum(type.dims[axis] for type in before), 1)
+
+    def replayed(self, node: Node, index: int, places: Value) -> Value:
+        """That result of a view, of whole numbers in place of its tensor."""
+        known = (self.graph.types.get(name) for name in node.outputs)
+        types = tuple(type and type.with_element(places.element) for type in known)
+        with self.context.entered(node, types):
+            args = [places, *(list(a) if type(a) is tuple else a for a in node.args[1:])]
+            return self.call(node, args, node.kwargs)[index]
 
     def written(self) -> dict[int, Value]:
         """The new values of the graph's inputs that it has changed, by their numbers."""

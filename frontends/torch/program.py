@@ -39,6 +39,16 @@ class Node:
     origin: tuple[Origin, ...] = ()
 
 
+_READ_MEMORY = ("as_strided", "as_strided_copy", "as_strided_scatter", "resize", "resize_as")
+
+
+def reads_memory(target: str) -> bool:
+    """Whether an operator reads its first argument as it lies in memory: the readers of exports
+    tell it as the keyword `memory` how many elements lie between neighbours along each dim, None
+    where the tensor does not begin where its memory does."""
+    return target.startswith(tuple(f"aten.{name}." for name in _READ_MEMORY))
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Nodes in an order in which values are defined before use.

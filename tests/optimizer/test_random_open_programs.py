@@ -215,7 +215,6 @@ class OpenProgrammer(Programmer):
         )
         return self.b.op("while", [self.b.constant(0, scalar), x], {}, regions).results[1]
 
-
     # Where data decide a size.
 
     def cut(self) -> DataSizes | None:

@@ -14,6 +14,7 @@ from . import (
     creation,
     data_parts,
     data_sizes,
+    diagonals,
     flexible,
     fourier,
     gradients,
@@ -25,6 +26,7 @@ from . import (
     matmul,
     matrix_functions,
     normalization,
+    padding,
     pointwise,
     pooling,
     quantized,
@@ -32,19 +34,24 @@ from . import (
     recurrent,
     reductions,
     resize,
+    running,
     sampling,
+    scatters,
     shardings,
     sorting,
+    statistics,
+    strided,
     synonyms,
     views,
     window_gradients,
 )  # fmt: skip
 
 _ROOMS = (
-    pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
-    normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, linear_algebra, linear_systems, matrix_functions, fourier, gradients,
-    quantized, collectives, shardings, data_sizes, data_parts, random, grids, window_gradients,
+    pointwise, activations, comparisons, reductions, running, views, strided, diagonals,
+    padding, indexing, scatters, matmul, convolution, pooling, normalization, attention, creation,
+    sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
+    linear_algebra, linear_systems, matrix_functions, fourier, gradients, quantized, collectives,
+    shardings, data_sizes, data_parts, random, grids, window_gradients,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -10,8 +10,10 @@ from ....hlo.graph import Value
 from ....hlo.ops.clauses import is_same
 from ....hlo.types import I1, I64
 from ..context import Blocked, Context, lowest, static
-from .indexing import index_add, scatter_add, scattered, take
-from .reductions import extreme_place, running_of
+from .indexing import take
+from .reductions import extreme_place
+from .running import running_of
+from .scatters import index_add, scatter_add, scatter_line
 
 _SUM, _MEAN, _MAX = 0, 1, 2
 
@@ -207,11 +209,7 @@ def nonzero_static(c: Context, self: Value, size: int, fill_value: int = -1) -> 
     flat = c.builder.reshape(c.convert(self, I1), (count,))
     rank = c.subtract(running_of(c, "add", c.convert(flat, I64), 0), 1)
     rank = c.select(flat, rank, size)  # outside of the result: not written
-    places = scattered(
-        c, c.full(-1, (size,), I64), rank, c.iota((count,), 0), "", update_window_dims=(),
-        inserted_window_dims=(0,), input_batching_dims=(), scatter_indices_batching_dims=(),
-        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-    )  # fmt: skip
+    places = scatter_line(c, c.full(-1, (size,), I64), rank, c.iota((count,), 0))
     found = c.builder.compare("GE", places, c.full(0, places.dims, I64))
     columns = []
     step = count
@@ -221,26 +219,6 @@ def nonzero_static(c: Context, self: Value, size: int, fill_value: int = -1) -> 
         column = c("remainder", column, c.full(max(extent, 1), column.dims, I64))
         columns.append(c.builder.reshape(c.select(found, column, fill_value), (size, 1)))
     return c.concatenate(columns, 1) if columns else c.full(0, (size, 0), I64)
-
-
-def put(c: Context, self: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """self with self.flatten()[index] = source, or += source."""
-    size = self.tensor.size
-    flat = c.builder.reshape(self, (size,))
-    places = c.builder.reshape(index, (index.tensor.size,))
-    negative = c.builder.compare("LT", places, c.full(0, places.dims, places.element))
-    places = c("select", negative, c.add(places, size), places)
-    updates = c.builder.reshape(source, places.dims)
-    result = scattered(
-        c, flat, places, updates, "add" if accumulate else "", update_window_dims=(),
-        inserted_window_dims=(0,), input_batching_dims=(), scatter_indices_batching_dims=(),
-        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-    )  # fmt: skip
-    return c.builder.reshape(result, self.dims)
-
-
-def bincount(c: Context, self: Value, weights: Value | None = None, minlength: int = 0) -> Value:
-    raise Blocked("the size of the result depends on values", "use torch.histc, or scatter_add")
 
 
 def is_in(
@@ -255,8 +233,8 @@ def is_in(
     count = test_elements.tensor.size
     dims = (*elements.dims, count)
     others = c.builder.reshape(test_elements, (count,))
-    left, right = c.together(c.builder.broadcast(elements, dims, range(elements.rank)), others,
-                             dims=dims)  # fmt: skip
+    wide = c.builder.broadcast(elements, dims, range(elements.rank))
+    left, right = c.together(wide, others, dims=dims)
     found = c.reduce("or", c.builder.compare("EQ", left, right), [elements.rank])
     return c("not", found) if invert else found
 
@@ -272,16 +250,29 @@ def is_in_scalar(
     return c.compare("NE" if invert else "EQ", elements, test_element)
 
 
+def is_scalar_in(
+    c: Context,
+    element: Any,
+    test_elements: Value,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,
+) -> Value:
+    """Whether a number is among them."""
+    same = c.compare("EQ", test_elements, element)
+    found = c.reduce("or", same, range(same.rank))
+    return c("not", found) if invert else found
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten._embedding_bag.default": embedding_bag,
     "aten._embedding_bag_backward.default": embedding_bag_backward,
     "aten._embedding_bag_dense_backward.default": embedding_bag_dense_backward,
     "aten._embedding_bag_per_sample_weights_backward.default": embedding_bag_weights_backward,
     "aten._embedding_bag_forward_only.default": embedding_bag,
-    "aten.bincount.default": bincount,
+    "aten.isin.Scalar_Tensor": is_scalar_in,
     "aten.isin.Tensor_Scalar": is_in_scalar,
     "aten.isin.Tensor_Tensor": is_in,
     "aten.masked_scatter.default": masked_scatter,
     "aten.nonzero_static.default": nonzero_static,
-    "aten.put.default": put,
 }

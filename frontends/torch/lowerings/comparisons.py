@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import I1
+from ....hlo.types import F32, I1
 from ..context import Context, Operand
 from ..promotion import promote
 
@@ -48,6 +48,17 @@ def masked_fill(c: Context, self: Value, mask: Value, value: Operand) -> Value:
     return c("select", c.spread(mask, c.dims), c.fill(value, c.type), c.fill(self, c.type))
 
 
+def of_parts(test: Callable[[Context, Value], Value], name: str) -> Callable[..., Value]:
+    """A test of real numbers, of complex ones by both parts: "or" where one is enough."""
+
+    def lower(c: Context, self: Value) -> Value:
+        if not self.element.is_complex:
+            return test(c, self)
+        return c(name, test(c, c("real", self)), test(c, c("imag", self)))
+
+    return lower
+
+
 def isnan(c: Context, self: Value) -> Value:
     if not self.element.is_float:
         return c.full(False, self.dims, I1)
@@ -59,6 +70,25 @@ def isinf(c: Context, self: Value) -> Value:
         return c.full(False, self.dims, I1)
     infinite = c.full(math.inf, self.dims, self.element)
     return c.builder.compare("EQ", c("abs", self), infinite)
+
+
+def is_infinity(negative: bool) -> Callable[..., Value]:
+    """isposinf and isneginf."""
+
+    def lower(c: Context, self: Value) -> Value:
+        if not self.element.is_float:
+            return c.full(False, self.dims, I1)
+        value = -math.inf if negative else math.inf
+        return c.builder.compare("EQ", self, c.full(value, self.dims, self.element))
+
+    return lower
+
+
+def isreal(c: Context, self: Value) -> Value:
+    """Whether the imaginary part is 0."""
+    if not self.element.is_complex:
+        return c.full(True, self.dims, I1)
+    return c.compare("EQ", c("imag", self), 0)
 
 
 def isfinite(c: Context, self: Value) -> Value:
@@ -78,12 +108,15 @@ def isclose(
     """|self - other| <= atol + rtol * |other|, or equal."""
     x, y = c.together(self, other, element=promote(self.element, other.element))
     same = c.builder.compare("EQ", x, y)
-    if not x.element.is_float:
-        return same
-    if equal_nan:
+    if equal_nan and (x.element.is_float or x.element.is_complex):
         same = c("or", same, c("and", c.is_nan(x), c.is_nan(y)))
-    gap = c("abs", c("subtract", x, y))
-    near = c.builder.compare("LE", gap, c.add(c.multiply(c("abs", y), rtol), atol))
+    if rtol == 0 and atol == 0 or x.element is I1:
+        return same
+    if x.element.is_integer:  # |self - other| as an integer, the rest in f32
+        gap, size = c.convert(c("abs", c("subtract", x, y)), F32), c.convert(c("abs", y), F32)
+    else:
+        gap, size = c("abs", c("subtract", x, y)), c("abs", y)
+    near = c.builder.compare("LE", gap, c.add(c.multiply(size, rtol), atol))
     return c("or", same, c("and", near, c("is_finite", gap)))
 
 
@@ -102,8 +135,11 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.where.{kind}": where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": masked_fill for kind in ("Scalar", "Tensor")},
     "aten.isclose.default": isclose,
-    "aten.isfinite.default": isfinite,
-    "aten.isinf.default": isinf,
-    "aten.isnan.default": isnan,
+    "aten.isfinite.default": of_parts(isfinite, "and"),
+    "aten.isinf.default": of_parts(isinf, "or"),
+    "aten.isnan.default": of_parts(isnan, "or"),
+    "aten.isneginf.default": is_infinity(True),
+    "aten.isposinf.default": is_infinity(False),
+    "aten.isreal.default": isreal,
     "aten.logical_not.default": logical_not,
 }

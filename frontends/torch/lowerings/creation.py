@@ -9,7 +9,7 @@ import numpy as np
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, SymbolicDim
-from ....hlo.types import F32, F64
+from ....hlo.types import C128, F32, F64
 from ..context import Context, Number, Operand, sized
 
 LARGEST_LISTED = 4096
@@ -70,15 +70,34 @@ def arange_to(c: Context, end: Number, **kwargs: Any) -> Value:
     return arange(c, 0, end)
 
 
-def linspace(c: Context, start: Number, end: Number, steps: int, **kwargs: Any) -> Value:
-    """`steps` values from start to end, both included."""
-    if isinstance(steps, int):
-        return c.array(np.linspace(float(start), float(end), steps), c.element)  # type: ignore[arg-type]
-    low, high = (c.convert(c.convert(value, F64), F64) for value in (start, end))
-    last = c.size(c.larger(sized(steps) - 1, 1), F64)
-    step = c("divide", c("subtract", high, low), last)
-    places = c.multiply(c.convert(c.iota(c.dims, 0), F64), c.spread(step, c.dims))
-    return c.convert(c.add(places, c.spread(low, c.dims)), c.element)
+def linspace(c: Context, start: Operand, end: Operand, steps: Any, **kwargs: Any) -> Value:
+    """`steps` values from start to end, both included, counted from the nearer end."""
+    return c.convert(_line(c, start, end, sized(steps)), c.element)
+
+
+def logspace(
+    c: Context, start: Operand, end: Operand, steps: Any, base: float = 10.0, **kwargs: Any
+) -> Value:
+    """base ** linspace(start, end, steps)."""
+    line = _line(c, start, end, sized(steps))
+    return c.convert(c("power", c.full(base, line.dims, line.element), line), c.element)
+
+
+def _line(c: Context, start: Operand, end: Operand, steps: Dim) -> Value:
+    """linspace in f64, or in c128."""
+    work = C128 if c.element.is_complex else F64
+    dims = (steps,)
+    low, high = (c.spread(c.convert(c.convert(v, work), work), dims) for v in (start, end))
+    last = c.convert(c.size(c.larger(steps - 1, 1), F64), work)
+    step = c("divide", c("subtract", high, low), c.spread(last, dims))
+    place = c.iota(dims, 0)
+    behind = c("subtract", c.spread(c.size(steps - 1), dims), place)
+    rising = c("add", low, c("multiply", step, c.convert(place, work)))
+    falling = c("subtract", high, c("multiply", step, c.convert(behind, work)))
+    near = c.builder.compare("LE", place, behind)
+    if isinstance(steps, int) and steps == 1:
+        return low
+    return c("select", near, rising, falling)
 
 
 def eye(c: Context, n: int, m: int | None = None, **kwargs: Any) -> Value:
@@ -108,6 +127,8 @@ def count_of(c: Context, self: Value) -> Dim:
     return result
 
 
+_ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+
 TABLE: dict[str, Callable[..., Any]] = {
     "aten.arange.default": arange_to,
     "aten.arange.start": arange,
@@ -123,7 +144,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.fill.Tensor": fill,
     "aten.full.default": full,
     "aten.full_like.default": full_like,
-    "aten.linspace.default": linspace,
+    **{f"aten.linspace.{kind}": linspace for kind in _ENDS},
+    **{f"aten.logspace.{kind}": logspace for kind in _ENDS},
     "aten.new_empty.default": constant(0),
     "aten.new_empty_strided.default": constant(0),
     "aten.new_full.default": new_full,
@@ -131,6 +153,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.new_zeros.default": constant(0),
     "aten.ones.default": constant(1),
     "aten.ones_like.default": constant(1),
+    "aten.range.default": arange,
+    "aten.range.step": arange,
     "aten.scalar_tensor.default": scalar_tensor,
     "aten.sym_numel.default": count_of,
     "aten.sym_size.int": size_of,

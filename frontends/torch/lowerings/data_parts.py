@@ -10,7 +10,7 @@ from ....hlo.graph import Value
 from ....hlo.symbols import SymbolicDim, name_of
 from ....hlo.types import I1, I64, TensorType
 from ..context import Blocked, Context, axis_of
-from . import control, creation, indexing, views
+from . import control, creation, indexing, scatters, views
 from .data_sizes import product
 
 
@@ -112,7 +112,7 @@ def slice_scatter(
     """self with self[start:end:step] = src along one dim, where a number or a size is data."""
     axis = axis_of(dim, self.rank)
     if not _is_data(c, start, end, self.dims[axis], src.dims[axis] if src.rank else 0):
-        return indexing.slice_scatter(c, self, src, dim, start, end, step)
+        return scatters.slice_scatter(c, self, src, dim, start, end, step)
     if step != 1:
         raise Blocked("writes to every few elements of a size that data decide", "use index_put")
     if src.rank < self.rank or isinstance(src.dims[axis], int) and src.dims[axis] == 1:

@@ -9,10 +9,11 @@ from typing import Any
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, name_of
 from ....hlo.types import I1, I32, I64, TensorType
-from ..context import Blocked, Context, axis_of, broadcast_dims, scalar_region, static
+from ..context import Context, axis_of, broadcast_dims, static
 from ..data_sizes import set_size
 from . import indexing
-from .reductions import running_of
+from .running import running_of
+from .scatters import scatter_line, write_at
 from .sorting import sorted_along
 
 
@@ -32,31 +33,6 @@ def _flat(c: Context, value: Value) -> Value:
     return c.builder.reshape(value, (product(value.dims),))
 
 
-def _running_sum(c: Context, x: Value) -> Value:
-    """The sum of all elements of a vector up to each one."""
-    (length,) = x.dims
-    size = c.most(length)
-    if not isinstance(size, int):
-        return running_of(c, "add", x, 0)
-    if not size:
-        return x
-    body = scalar_region(x.element, lambda b, old, new: b("add", old, new))
-    return c(
-        "reduce_window", x, c.scalar(0, x.element), type=x.type, regions=(body,),
-        window_dimensions=(size,), window_strides=(1,), base_dilations=(1,),
-        window_dilations=(1,), padding=((size - 1, 0),),
-    )  # fmt: skip
-
-
-def _put(c: Context, target: Value, places: Value, updates: Value, body: str = "") -> Value:
-    """A vector with updates at places; those outside of it are left out."""
-    return indexing.scattered(
-        c, target, places, updates, body, update_window_dims=(), inserted_window_dims=(0,),
-        input_batching_dims=(), scatter_indices_batching_dims=(),
-        scatter_dims_to_operand_dims=(0,), index_vector_dim=1,
-    )  # fmt: skip
-
-
 def _compacted(c: Context, chosen: Value) -> tuple[Value, Value]:
     """The positions of a vector's true elements, one after the other, and how many there are: an
     i32 vector of its length, and a scalar."""
@@ -67,8 +43,8 @@ def _compacted(c: Context, chosen: Value) -> tuple[Value, Value]:
         return c.full(0, (0,), I32), count
     # Every element writes its position where the next chosen one belongs, which has the largest of
     # these: no branch, and in any order.
-    places = c("subtract", _running_sum(c, ones), ones)
-    return _put(c, c.full(0, (length,), I32), places, _line(c, length), "maximum"), count
+    places = c("subtract", running_of(c, "add", ones, 0), ones)
+    return scatter_line(c, c.full(0, (length,), I32), places, _line(c, length), "maximum"), count
 
 
 def _cut(c: Context, whole: Value, axis: int, count: Value, kind: TensorType, limit: Dim) -> Value:
@@ -128,12 +104,16 @@ def masked_select(c: Context, self: Value, mask: Value) -> Value:
     return _cut(c, value, 0, count, c.type, length)
 
 
+def _has_mask(indices: Sequence[Value | None]) -> bool:
+    return any(i is not None and i.element is I1 for i in indices)
+
+
 def index(c: Context, self: Value, indices: Sequence[Value | None]) -> Value:
     """self[indices], in which a mask stands for the positions of its true elements."""
-    if not any(i is not None and i.element is I1 for i in indices):
-        return indexing.index(c, self, indices)
+    if not _has_mask(indices):
+        return indexing.read_at(c, self, indices)
     size = c.dims[_indexed_place(indices)]
-    return indexing.index(c, self, _positions(c, indices, size))
+    return indexing.read_at(c, self, _positions(c, self, indices, size))
 
 
 def index_put(
@@ -144,21 +124,43 @@ def index_put(
     accumulate: bool = False,
     unsafe: bool = False,
 ) -> Value:
-    """self with self[indices] = values, or += values; as many values as a mask has true elements,
-    where these are not all the same."""
-    masked = any(i is not None and i.element is I1 for i in indices)
-    behind = len(self.dims) - sum(
-        1 if i is None or i.element is not I1 else i.rank for i in indices
-    )
-    place = values.rank - 1 - behind
-    if not masked or place < 0 or not c.data.decides(values.dims[place]):
-        return indexing.index_put(c, self, indices, values, accumulate, unsafe)
-    spread = _positions(c, indices, values.dims[place])
-    return indexing.index_put(c, self, spread, values, accumulate, unsafe)
+    """self with self[indices] = values, or += values; a mask stands for the positions of its true
+    elements: there are as many values, or one for all."""
+    if not _has_mask(indices):
+        return write_at(c, self, indices, values, accumulate)
+    given = [i for i in indices if i is not None]
+    place = _indexed_place(indices)
+    taken = sum(i.rank if i.element is I1 else 1 for i in given)
+    rank = self.rank - taken + max(1 if i.element is I1 else i.rank for i in given)
+    at = values.rank - rank + place  # the dim of the values that is as long as a mask has elements
+    size = values.dims[at] if at >= 0 else 1
+    if len(given) == 1 and isinstance(size, int) and size == 1:
+        return _put_same(c, self, given[0], place, values, at, accumulate)
+    widths = [i.dims[-1] for i in given if i.element is not I1 and i.rank]
+    known = next((n for n in (size, *widths) if n != 1), None)
+    return write_at(c, self, _positions(c, self, indices, known), values, accumulate)
 
 
-def _positions(c: Context, indices: Sequence[Value | None], size: Dim) -> list[Value | None]:
-    """The indices with the positions of its true elements, `size` of them, for each mask."""
+def _put_same(
+    c: Context, self: Value, mask: Value, place: int, values: Value, at: int, accumulate: bool
+) -> Value:
+    """self with the same values, without the dim `at` of size 1, where a mask of the dims from
+    `place` on holds."""
+    chosen = c.builder.broadcast(mask, self.dims, range(place, place + mask.rank))
+    if at >= 0:
+        dims = (*values.dims[:at], *(1,) * mask.rank, *values.dims[at + 1 :])
+        values = c.builder.reshape(values, dims)
+    new = c.spread(c.convert(values, self.element), self.dims)
+    if accumulate:
+        new = c("or" if self.element is I1 else "add", self, new)
+    return c("select", chosen, new, self)
+
+
+def _positions(
+    c: Context, self: Value, indices: Sequence[Value | None], size: Dim | None
+) -> list[Value | None]:
+    """The indices of `self` with the positions of its true elements for each mask: `size` of them,
+    or as many as it has elements, behind the true ones positions outside of self."""
     spread: list[Value | None] = []
     for given in indices:
         if given is None or given.element is not I1:
@@ -167,6 +169,16 @@ def _positions(c: Context, indices: Sequence[Value | None], size: Dim) -> list[V
         order, count = _compacted(c, _flat(c, given))
         (length,) = order.dims
         columns = _coordinates(c, c.convert(order, I64), given.dims)
+        if size is None:
+            valid = c.compare("LT", _line(c, length), c.spread(count, (length,)))
+            sizes = [c.size(dim) for dim in given.dims]
+            outside = [c.spread(number, (length,)) for number in sizes]
+            pairs = zip(columns, outside, strict=True)
+            spread += [c("select", valid, column, other) for column, other in pairs]
+            continue
+        if isinstance(size, int):
+            message = "shape mismatch: a mask has to have as many true elements as there are values"
+            c.check(c.compare("EQ", count, size), message)
         kind = TensorType((size,), I64)
         spread += [_cut(c, column, 0, count, kind, length) for column in columns]
     return spread
@@ -192,7 +204,7 @@ def _groups(c: Context, flat: Value) -> tuple[Value, Value, Value]:
     shifted = c.pad(flat, 0, [(1, -1, 0)])
     first = c.builder.compare("EQ", _line(c, length), c.full(0, (length,), I32))
     new = c("or", first, c.builder.compare("NE", flat, shifted))
-    groups = c.subtract(_running_sum(c, c.convert(new, I32)), 1)
+    groups = c.subtract(running_of(c, "add", c.convert(new, I32), 0), 1)
     order, count = _compacted(c, new)
     return groups, order, count
 
@@ -217,11 +229,11 @@ def _grouped(
     inverse = counts = nothing
     wide = c.convert(groups, I64)
     if return_inverse:
-        own = wide if places is None else _put(c, c.full(0, (length,), I64), places, wide)
+        own = wide if places is None else scatter_line(c, c.full(0, (length,), I64), places, wide)
         inverse = c.builder.reshape(own, self.dims)
     if return_counts:
         ones = c.full(1, (length,), I64)
-        summed = _put(c, c.full(0, (length,), I64), wide, ones, "add")
+        summed = scatter_line(c, c.full(0, (length,), I64), wide, ones, "add")
         counts = _cut(c, summed, 0, count, c.type_of(2), length)
     return values, inverse, counts
 
@@ -250,9 +262,9 @@ def unique_consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> tuple[Value, ...]:
-    """Elements that differ from the one before."""
-    if dim is not None and self.rank != 1:
-        raise Blocked("finds equal rows", "flatten it, or find equal elements")
+    """Elements, or parts along a dim, that differ from the one before."""
+    if dim is not None and self.rank:
+        return _grouped_rows(c, self, axis_of(dim, self.rank), False, return_counts)
     return _grouped(c, self, False, return_inverse, return_counts)
 
 
@@ -264,10 +276,66 @@ def unique_rows(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[Value, ...]:
-    """unique along a dim, of a vector."""
-    if self.rank != 1:
-        raise Blocked("finds equal rows", "flatten it, or find equal elements")
-    return _grouped(c, self, True, return_inverse, return_counts)
+    """The different parts along a dim, in rising order of their elements."""
+    if not self.rank:
+        return _grouped(c, self, True, return_inverse, return_counts)
+    return _grouped_rows(c, self, axis_of(dim, self.rank), True, return_counts)
+
+
+def unique_consecutive_rows(
+    c: Context, self: Value, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Value, ...]:
+    return unique_consecutive(c, self, return_inverse, return_counts, dim)
+
+
+def _grouped_rows(
+    c: Context, self: Value, axis: int, sort: bool, return_counts: bool
+) -> tuple[Value, Value, Value]:
+    """unique of the parts of self along an axis: one of each, the group of each, how many each
+    has."""
+    length = self.dims[axis]
+    others = [d for d in range(self.rank) if d != axis]
+    width = product([self.dims[d] for d in others])
+    rows = c.builder.reshape(c.builder.transpose(self, [axis, *others]), (length, width))
+    places = _line(c, length, I64)
+    if sort:
+        places = _row_order(c, rows)
+        rows = indexing.take(c, rows, places, 0, wrap=False)
+    shifted = c.pad(rows, 0, [(1, -1, 0), (0, 0, 0)])
+    first = c.compare("EQ", _line(c, length), 0)
+    new = c("or", first, c.reduce("or", c.builder.compare("NE", rows, shifted), [1]))
+    groups = c.convert(c.subtract(running_of(c, "add", c.convert(new, I32), 0), 1), I64)
+    order, count = _compacted(c, new)
+    chosen = indexing.take(c, places, order, 0, wrap=False)
+    values = _cut(c, indexing.take(c, self, chosen, axis, wrap=False), axis, count, c.type, length)
+    inverse = scatter_line(c, c.full(0, (length,), I64), places, groups)
+    counts = c.full(0, (0,), I64)
+    if return_counts:
+        ones = c.full(1, (length,), I64)
+        summed = scatter_line(c, c.full(0, (length,), I64), groups, ones, "add")
+        counts = _cut(c, summed, 0, count, c.type_of(2), length)
+    return values, inverse, counts
+
+
+def _row_order(c: Context, rows: Value) -> Value:
+    """The order in which rows [n, columns] rise: stable sorts by each column, the last first."""
+    length, width = rows.dims
+    start = [c.scalar(0, I64), _line(c, length, I64)]
+    types = [value.tensor for value in start]
+
+    def more(turn: Value, order: Value) -> list[Value]:
+        return [c.builder.compare("LT", turn, c.size(width))]
+
+    def step(turn: Value, order: Value) -> list[Value]:
+        at = c("subtract", c.subtract(c.size(width), 1), turn)
+        column = c("dynamic_slice", rows, c.scalar(0, I64), at, slice_sizes=(length, 1))
+        column = c.builder.reshape(column, (length,))
+        given = indexing.take(c, column, order, 0, wrap=False)
+        _, moved = sorted_along(c, given, 0, False)
+        return [c.add(turn, 1), indexing.take(c, order, moved, 0, wrap=False)]
+
+    regions = [c.nested(types, more), c.nested(types, step)]
+    return c.builder.op("while", start, {}, regions, types).results[1]
 
 
 def repeated(
@@ -291,7 +359,7 @@ def _sources(c: Context, repeats: Value, length: Dim) -> Value:
     counts = c.spread(counts, (length,))
     least = c.reduce("minimum", counts, [0])
     c.check(c.compare("GE", least, 0), "repeats can not be negative")
-    total, ends = c.reduce("add", counts, [0]), _running_sum(c, counts)
+    total, ends = c.reduce("add", counts, [0]), running_of(c, "add", counts, 0)
     size = c.dims[_changed_axis(c)]
     if (name := name_of(size)) and c.data.lacks(size):
         c.data.bind(name, total)
@@ -326,6 +394,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._unique2.default": unique,
     "aten.argwhere.default": nonzero,
     "aten._unsafe_index_put.default": index_put,
+    "aten._unsafe_index.Tensor": index,
     "aten.index.Tensor": index,
     "aten.index_put.default": index_put,
     "aten.masked_select.default": masked_select,
@@ -335,4 +404,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.repeat_interleave.self_Tensor": repeated,
     "aten.unique_consecutive.default": unique_consecutive,
     "aten.unique_dim.default": unique_rows,
+    "aten.unique_dim_consecutive.default": unique_consecutive_rows,
+    "aten.where.default": nonzero_columns,
 }

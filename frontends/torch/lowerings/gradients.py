@@ -14,8 +14,9 @@ import numpy as np
 from ....hlo.graph import Value
 from ....hlo.types import I64
 from ..context import Context, static
-from .indexing import index_add, take
-from .reductions import running_of
+from .indexing import take
+from .running import running_of
+from .scatters import index_add
 
 
 def embedding_dense_backward(

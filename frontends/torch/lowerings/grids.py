@@ -10,7 +10,7 @@ from ....hlo.graph import Value
 from ....hlo.symbols import Dim
 from ....hlo.types import I64
 from ..context import Blocked, Context
-from .indexing import scattered
+from .scatters import scattered
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2

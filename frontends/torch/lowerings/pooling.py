@@ -14,8 +14,8 @@ from ....hlo.symbols import Dim, ceildiv
 from ....hlo.types import I64
 from ..context import Context, identity, scalar_region, sized, static
 from .convolution import Sizes, per_dim
-from .indexing import scattered
 from .reductions import better
+from .scatters import scattered
 
 
 def windows(

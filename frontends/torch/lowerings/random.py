@@ -15,7 +15,7 @@ from ....hlo.symbols import Dim, SymbolicDim
 from ....hlo.types import F32, F64, I1, I32, I64, UI64, ElementType, TensorType
 from ..context import Blocked, Context, Number, Operand, static
 from ..draws import drawn
-from .reductions import running_of
+from .running import running_of
 from .sorting import sorted_along
 
 _DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
@@ -140,7 +140,7 @@ def randint_like_from(c: Context, self: Value, low: Operand, high: Operand, **kw
     return _whole(c, low, high)
 
 
-def random(c: Context, self: Value, *ends: Number | None, **named: Any) -> Value:
+def random(c: Context, self: Value, *ends: Any, **named: Any) -> Value:
     """random_(from, to): whole numbers, by default all that the type has exactly."""
     target = c.node.target
     if target.endswith(".to"):

@@ -1,4 +1,4 @@
-"""Reductions and running sums: sum, mean, max, argmax, any, var, norm, logsumexp, cumsum, ..."""
+"""Reductions: sum, mean, max, argmax, any, var, norm, logsumexp, ..."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
 from ....hlo.symbols import Dim
-from ....hlo.types import F64, I1, I64, ElementType, TensorType
+from ....hlo.types import C64, C128, F32, F64, I1, I64, ElementType, TensorType, real_type
 from ..context import (
-    Blocked,
     Context,
     Number,
     axes_of,
     axis_of,
     highest,
-    identity,
+    is_low,
     lowest,
 )  # fmt: skip
 
@@ -44,6 +43,23 @@ def total_all(c: Context, self: Value, dtype: Any = None) -> Value:
     return total(c, self)
 
 
+def sum_of_numbers(
+    c: Context, self: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    """nansum: the sum of what is no nan."""
+    if self.element.is_float:
+        self = c.select(c.is_nan(self), 0, self)
+    return total(c, self, dim, keepdim)
+
+
+def sum_to_size(c: Context, self: Value, size: Sequence[Any]) -> Value:
+    """Sums over what broadcasting from `size` to self's dims repeats."""
+    first = self.rank - len(size)
+    one = [axis for axis in range(first, self.rank) if c.dims[axis - first] == 1]
+    axes = [*range(first), *(axis for axis in one if self.dims[axis] != 1)]
+    return c.builder.reshape(c.narrow(c.reduce("add", c.wide(self), axes)), c.dims)
+
+
 def mean(
     c: Context, self: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
 ) -> Value:
@@ -67,6 +83,14 @@ def extreme(body: str) -> Callable[..., Value]:
         return _kept(c, c.reduce(name, self, axes), self.dims, axes, keepdim)
 
     return lower
+
+
+def both_extremes(
+    c: Context, self: Value, dim: int | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    """aminmax: the smallest and the largest value."""
+    low, high = (extreme(body)(c, self, dim, keepdim) for body in ("minimum", "maximum"))
+    return low, high
 
 
 def extreme_all(body: str) -> Callable[..., Value]:
@@ -103,8 +127,9 @@ def truth(body: str) -> Callable[..., Value]:
 # The place of an extreme.
 
 
-def better(largest: bool, element: ElementType) -> Region:
-    """Of two (value, position) pairs the larger value; nan is largest, then the first wins."""
+def better(largest: bool, element: ElementType, last: bool = False) -> Region:
+    """Of two (value, position) pairs the larger value, nan above all; of equal ones the first, or
+    the last."""
     scalar, position = TensorType((), element), TensorType((), I64)
 
     def body(b: Any, value: Value, at: Value, other: Value, other_at: Value) -> list[Value]:
@@ -115,7 +140,7 @@ def better(largest: bool, element: ElementType) -> Region:
             wins = b("or", wins, b("and", other_nan, b("not", nan)))
             wins = b("and", wins, b("not", nan))
             same = b("or", same, b("and", nan, other_nan))
-        wins = b("or", wins, b("and", same, b.compare("LT", other_at, at)))
+        wins = b("or", wins, b("and", same, b.compare("GT" if last else "LT", other_at, at)))
         return [b("select", wins, other, value), b("select", wins, other_at, at)]
 
     return build_region([scalar, position] * 2, body)
@@ -173,11 +198,15 @@ def extreme_along(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
 def mean_and_variance(
     c: Context, x: Value, axes: Sequence[int], correction: Number = 0
 ) -> tuple[Value, Value, Value]:
-    """Mean, variance and x - mean; two passes, as PyTorch's own precision needs."""
+    """Mean, variance and x - mean; two passes, as PyTorch's own precision needs. The variance of
+    complex numbers is that of their distances from the mean."""
     count = c.count(x.dims, axes)
     middle = c.divide(c.reduce("add", x, axes), count)
     centred = c("subtract", x, c.along(middle, x.dims, axes))
-    squares = c.reduce("add", c("multiply", centred, centred), axes)
+    parts = [c(name, centred) for name in ("real", "imag")] if x.element.is_complex else [centred]
+    squares, *others = (c.reduce("add", c("multiply", part, part), axes) for part in parts)
+    for other in others:
+        squares = c("add", squares, other)
     variance = _by_degrees(c, squares, count, correction)
     return middle, variance, centred
 
@@ -245,24 +274,51 @@ def vector_norm(
 ) -> Value:
     """(sum |self|^ord)^(1/ord); the largest and smallest size for ord = inf and -inf."""
     axes = axes_of(dim, self.rank)
-    x = c("abs", self) if self.element.is_complex else self
-    x = c.wide(c.convert(x, c.element))
-    if ord == 2:
-        result = c("sqrt", c.reduce("add", c("multiply", x, x), axes))
-    elif ord == 1:
-        result = c.reduce("add", c("abs", x), axes)
-    elif ord in (math.inf, -math.inf):
-        name = "maximum" if ord == math.inf else "minimum"
-        size = c("abs", x)
-        result = c.reduce(name, size, axes)
-    elif ord == 0:
-        nonzero = c.builder.compare("NE", x, c.full(0, x.dims, x.element))
-        result = c.reduce("add", c.convert(nonzero, x.element), axes)
-    else:
-        powers = c("power", c("abs", x), c.full(ord, x.dims, x.element))
-        total = c.reduce("add", powers, axes)
-        result = c("power", total, c.full(1 / ord, total.dims, x.element))  # type: ignore[operator]
+    result = power_norm(c, size_of(c, self, c.element), ord, axes)
     return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+
+def size_of(c: Context, x: Value, element: ElementType) -> Value:
+    """|x| in a real element type, or in f32 where that has 16 bits."""
+    wide = F32 if is_low(element) else element
+    if not x.element.is_complex:
+        return c("abs", c.convert(x, wide))
+    return c("abs", c.convert(x, C128 if wide is F64 else C64))
+
+
+def power_norm(c: Context, size: Value, p: Number, axes: Sequence[int]) -> Value:
+    """sum(size ** p) ** (1 / p) over axes, of what is not negative: the largest and the smallest
+    for p = inf and -inf, how many are not 0 for p = 0."""
+    if p == 0:
+        return c.reduce("add", c.convert(c.convert(size, I1), size.element), axes)
+    if p == 1:
+        return c.reduce("add", size, axes)
+    if p == 2:
+        return c("sqrt", c.reduce("add", c("multiply", size, size), axes))
+    if p == math.inf:  # of nothing: 0
+        return c.binary("maximum", c.reduce("maximum", size, axes), 0)
+    if p == -math.inf:
+        return c.reduce("minimum", size, axes)
+    powers = c("power", size, c.full(p, size.dims, size.element))
+    total = c.reduce("add", powers, axes)
+    return c("power", total, c.full(1 / p, total.dims, total.element))  # type: ignore[operator]
+
+
+def distance(c: Context, self: Value, other: Value, p: Number = 2) -> Value:
+    """torch.dist: the p-norm of the difference."""
+    x, y = c.together(self, other)
+    gap = size_of(c, c("subtract", x, y), c.element)
+    return c.narrow(power_norm(c, gap, p, range(gap.rank)))
+
+
+def renorm(c: Context, self: Value, p: Number, dim: int, maxnorm: Number) -> Value:
+    """Each part self[..., i, ...] along `dim` scaled so that its p-norm is at most `maxnorm`."""
+    axis = axis_of(dim, self.rank)
+    axes = [other for other in range(self.rank) if other != axis]
+    norms = power_norm(c, size_of(c, self, real_type(self.element)), p, axes)
+    factor = c.divide(maxnorm, c.add(norms, 1e-7))
+    factor = c.select(c.compare("GT", norms, maxnorm), factor, 1)
+    return c("multiply", self, c.along(c.convert(factor, self.element), self.dims, axes))
 
 
 def norm(
@@ -288,76 +344,6 @@ def count_nonzero(c: Context, self: Value, dim: Axes = None) -> Value:
     return c.reduce("add", c.convert(c.convert(self, I1), I64), axes)
 
 
-# Running reductions.
-
-
-def running(body: str) -> Callable[..., Value]:
-    """The reduction of all elements up to each one, by doubling: log2(n) shifted additions."""
-
-    def lower(c: Context, self: Value, dim: int, dtype: Any = None) -> Value:
-        x = c.wide(c.convert(self, c.element))
-        if not x.rank:
-            return c.narrow(x)
-        return c.narrow(running_of(c, body, x, axis_of(dim, x.rank)))
-
-    return lower
-
-
-def running_of(c: Context, body: str, x: Value, axis: int) -> Value:
-    neutral = identity(body, x.element)
-    size, distance = c.most(x.dims[axis]), 1
-    if not isinstance(size, int):
-        return _running_open(c, body, x, axis)
-    while distance < size:
-        pads = [(0, 0, 0)] * x.rank
-        pads[axis] = (distance, -distance, 0)
-        x = c(body, x, c.pad(x, neutral, pads))
-        distance *= 2
-    return x
-
-
-def _running_open(c: Context, body: str, x: Value, axis: int) -> Value:
-    """The same along a size that a call decides: how often to double is not known, so each result
-    is a reduction of the elements that are not behind it."""
-    size = x.dims[axis]
-    dims = (*x.dims[: axis + 1], size, *x.dims[axis + 1 :])
-    wide = c.builder.broadcast(x, dims, [*range(axis), *range(axis + 1, len(dims))])
-    before = c.builder.compare("LE", c.iota((size, size), 1), c.iota((size, size), 0))
-    before = c.builder.broadcast(before, dims, [axis, axis + 1])
-    return c.reduce(body, c.select(before, wide, identity(body, x.element)), [axis + 1])
-
-
-def differences(
-    c: Context,
-    self: Value,
-    n: int = 1,
-    dim: int = -1,
-    prepend: Value | None = None,
-    append: Value | None = None,
-) -> Value:
-    """Each element minus the one before it, n times."""
-    axis = axis_of(dim, self.rank)
-    parts = [part for part in (prepend, self, append) if part is not None]
-    value = c.concatenate([c.convert(part, c.element) for part in parts], axis)
-    for _ in range(n):
-        size = value.dims[axis]
-        after, before = c.slice(value, axis, 1, size), c.slice(value, axis, 0, size - 1)
-        value = c("xor" if value.element is I1 else "subtract", after, before)
-    return value
-
-
-def running_extreme(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
-    """cummax and cummin; positions are blocked."""
-
-    def lower(c: Context, self: Value, dim: int) -> tuple[Value, Value | None]:
-        if c.used[1]:
-            raise Blocked("its positions are used", "use the values only")
-        body = "maximum" if largest else "minimum"
-        return running_of(c, body, self, axis_of(dim, self.rank)), None
-
-    return lower
-
-
 _MAX, _MIN = extreme("maximum"), extreme("minimum")
 _ANY, _ALL = truth("or"), truth("and")
 
@@ -367,16 +353,17 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.any.{kind}": _ANY for kind in ("default", "dim", "dims")},
     **{f"aten.all.{kind}": _ALL for kind in ("default", "dim", "dims")},
     **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},
-    **{f"aten.norm.{kind}": norm for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dim_dtype")},
+    **{
+        f"aten.norm.{kind}": norm
+        for kind in ("Scalar", "ScalarOpt_dim", "ScalarOpt_dim_dtype", "ScalarOpt_dtype")
+    },
+    **{f"aten._aminmax.{kind}": both_extremes for kind in ("default", "dim")},
     "aten.amax.default": _MAX,
     "aten.amin.default": _MIN,
+    "aten.aminmax.default": both_extremes,
     "aten.argmax.default": argument_of(True),
     "aten.argmin.default": argument_of(False),
-    "aten.cummax.default": running_extreme(True),
-    "aten.cummin.default": running_extreme(False),
-    "aten.cumprod.default": running("multiply"),
-    "aten.cumsum.default": running("add"),
-    "aten.diff.default": differences,
+    "aten.dist.default": distance,
     "aten.linalg_vector_norm.default": vector_norm,
     "aten.logsumexp.default": logsumexp,
     "aten.max.default": extreme_all("maximum"),
@@ -385,14 +372,17 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.mean.dim": mean,
     "aten.min.default": extreme_all("minimum"),
     "aten.min.dim": extreme_along(False),
+    "aten.nansum.default": sum_of_numbers,
     "aten.prod.default": product,
     "aten.prod.dim_int": product_along,
+    "aten.renorm.default": renorm,
     "aten.std.correction": variance(True),
     "aten.std.default": unbiased_all(True),
     "aten.std.dim": unbiased(True),
     "aten.std_mean.correction": variance(True, True),
     "aten.sum.default": total_all,
     "aten.sum.dim_IntList": total,
+    "aten.sum_to_size.default": sum_to_size,
     "aten.var.correction": variance(False),
     "aten.var.default": unbiased_all(False),
     "aten.var.dim": unbiased(False),

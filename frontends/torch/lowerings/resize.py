@@ -13,7 +13,8 @@ from ....hlo.graph import Value
 from ....hlo.symbols import Dim
 from ....hlo.types import F32, F64, I32, I64
 from ..context import Blocked, Context, highest, lowest, sized, static
-from .indexing import index_add, take, take_axis
+from .indexing import take, take_axis
+from .scatters import index_add
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,4 @@
-"""Windows, counts, distances: im2col, bucketize, cdist, ..."""
+"""Windows and distances: im2col, cdist, ..."""
 
 from __future__ import annotations
 
@@ -9,53 +9,10 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ..context import Blocked, Context, Number, static
+from ..context import Context, Number, static
 from .convolution import per_dim
 from .indexing import take, take_axis, window_parts
-
-
-def bucketize(
-    c: Context, self: Value, boundaries: Value, out_int32: bool = False, right: bool = False
-) -> Value:
-    """The number of boundaries below (or, with `right`, not above) each value."""
-    x, edges = c.together(
-        c.builder.reshape(self, (*self.dims, 1)), boundaries,
-        dims=(*self.dims, *boundaries.dims),
-    )  # fmt: skip
-    below = c.builder.compare("LE" if right else "LT", edges, x)
-    return c.reduce("add", c.convert(below, c.element), [self.rank])
-
-
-def searchsorted(
-    c: Context,
-    sorted_sequence: Value,
-    self: Value,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Value | None = None,
-) -> Value:
-    """bucketize with the arguments the other way round; the sequence has one dimension."""
-    if sorted_sequence.rank != 1 or sorter is not None:
-        raise Blocked("searches several sequences or by a sorter", "search one sorted sequence")
-    return bucketize(c, self, sorted_sequence, out_int32, right or side == "right")
-
-
-def histogram(c: Context, self: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
-    """How many values fall into each of `bins` equal parts of [min, max]; max is in the last."""
-    low, high = float(min), float(max)  # type: ignore[arg-type]
-    if low == high:
-        raise Blocked("takes its range from the values", "pass min and max")
-    x = c.builder.reshape(c.wide(self), (math.prod(self.dims),))
-    place = c.multiply(c.divide(c.subtract(x, low), high - low), bins)
-    place = c.binary("minimum", c("floor", place), bins - 1)
-    inside = c("and", c.compare("GE", x, low), c.compare("LE", x, high))
-    place = c.select(inside, place, -1)
-    dims = (x.dims[0], bins)
-    same = c.builder.compare(
-        "EQ", c.builder.broadcast(place, dims, [0]), c.iota(dims, 1, x.element)
-    )
-    return c.narrow(c.reduce("add", c.convert(same, x.element), [0]))
+from .reductions import power_norm
 
 
 def im2col(
@@ -150,22 +107,7 @@ def distances(
         c.builder.broadcast(first, wide, [*others, last - 2, last]),
         c.builder.broadcast(second, wide, [*others, last - 1, last]),
     )
-    return _power_norm(c, gap, p, last)
-
-
-def _power_norm(c: Context, gap: Value, p: Number, axis: int) -> Value:
-    """sum(|gap| ** p) ** (1 / p) along an axis."""
-    size = c("abs", gap)
-    if p == 0:
-        return c.reduce("add", c.convert(c.compare("NE", size, 0.0), gap.element), [axis])
-    if p == 1:
-        return c.reduce("add", size, [axis])
-    if p == 2:
-        return c("sqrt", c.reduce("add", c("multiply", gap, gap), [axis]))
-    if p == math.inf:
-        return c.select(c.compare("EQ", x := c.reduce("maximum", size, [axis]), -math.inf), 0.0, x)
-    total = c.reduce("add", c("power", size, c.full(p, size.dims, size.element)), [axis])
-    return c("power", total, c.full(1 / p, total.dims, total.element))  # type: ignore[operator]
+    return power_norm(c, c("abs", gap), p, [last])
 
 
 def pair_distances(c: Context, self: Value, p: Number = 2) -> Value:
@@ -175,7 +117,7 @@ def pair_distances(c: Context, self: Value, p: Number = 2) -> Value:
     first, second = (
         take(c, self, c.array(places.astype(np.int64)), 0, wrap=False) for places in (left, right)
     )
-    return _power_norm(c, c("subtract", first, second), p, 1)
+    return power_norm(c, c("abs", c("subtract", first, second)), p, [1])
 
 
 def all_distances(
@@ -188,11 +130,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._cdist_forward.default": distances,
     "aten._pdist_forward.default": pair_distances,
     "aten._weight_norm.default": weight_norm,
-    "aten.bucketize.Tensor": bucketize,
     "aten.cdist.default": all_distances,
     "aten.col2im.default": col2im,
     "aten.pdist.default": pair_distances,
-    "aten.histc.default": histogram,
     "aten.im2col.default": im2col,
-    "aten.searchsorted.Tensor": searchsorted,
 }

@@ -1,4 +1,4 @@
-"""Sorting: sort, argsort, topk, kthvalue, median; nan counts as the largest value."""
+"""Sorting: sort, argsort, topk, kthvalue, median, mode; nan counts as the largest value."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
 from ....hlo.types import I1, I64, ElementType, TensorType
 from ..context import Context, axis_of, sized
+from .reductions import extreme_place
+from .running import running_of
 
 
 def _before(element: ElementType, descending: bool) -> Region:
@@ -77,6 +79,8 @@ def kthvalue(
     c: Context, self: Value, k: int, dim: int = -1, keepdim: bool = False
 ) -> tuple[Value, Value]:
     """The k-th smallest value along one dimension, and its position."""
+    if not self.rank:
+        return self, c.full(0, (), I64)
     axis = axis_of(dim, self.rank)
     parts = sorted_along(c, self, axis, False)
     values, places = (c.slice(part, axis, k - 1, k) for part in parts)
@@ -108,14 +112,43 @@ def _middle(c: Context, x: Value, dim: int, keepdim: bool, passes: bool) -> tupl
         whole = c.builder.compare("EQ", count, c.fill(size, count.tensor))
         half = c("select", whole, half, count)  # the first nan
     chosen = c.builder.compare("EQ", c.iota(x.dims, axis), c.along(half, x.dims, [axis]))
-    dims = list(x.dims)
-    dims[axis : axis + 1] = [1] if keepdim else []
-    return tuple(
-        c.builder.reshape(
-            c.reduce("add", c.select(chosen, part, c.fill(0, part.tensor)), [axis]), dims
-        )
-        for part in (values, places)
-    )  # type: ignore[return-value]
+    return _chosen(c, chosen, axis, values, places)
+
+
+def mode(c: Context, self: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    """The value that is most frequent along one dimension, the smallest of several, and the last
+    position of it."""
+    if not self.rank:
+        return self, c.full(0, (), I64)
+    axis = axis_of(dim, self.rank)
+    size = self.dims[axis]
+    values, places = sorted_along(c, self, axis, False)
+    line = c.iota(self.dims, axis)
+    pads = [(0, 0, 0)] * self.rank
+    pads[axis] = (1, -1, 0)
+    changed = c.builder.compare("NE", values, c.pad(values, 0, pads))
+    first = c("or", changed, c.compare("EQ", line, 0))
+    start = running_of(c, "maximum", c.select(first, line, 0), axis)
+    pads[axis] = (-1, 1, 0)
+    last = c("or", c.pad(changed, False, pads), c.compare("EQ", line, c.subtract(c.size(size), 1)))
+    count = c.select(last, c.add(c("subtract", line, start), 1), 0)
+    best = extreme_place(c, count, axis, largest=True)[1]
+    chosen = c.builder.compare("EQ", line, c.along(best, self.dims, [axis]))
+    return _chosen(c, chosen, axis, values, places)
+
+
+def _chosen(c: Context, chosen: Value, axis: int, *parts: Value) -> Any:
+    """Of each part the one element along an axis that is chosen, in the declared dims."""
+    found = []
+    for part in parts:
+        name = "or" if part.element is I1 else "add"
+        only = c.reduce(name, c.select(chosen, part, 0), [axis])
+        found.append(c.builder.reshape(only, c.dims))
+    return tuple(found)
+
+
+def msort(c: Context, self: Value) -> Value:
+    return sort(c, self, 0)[0]
 
 
 def _of_all(middle: Callable[..., tuple[Value, Value]]) -> Callable[..., Value]:
@@ -133,6 +166,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.kthvalue.default": kthvalue,
     "aten.median.default": _of_all(median),
     "aten.median.dim": median,
+    "aten.mode.default": mode,
+    "aten.msort.default": msort,
     "aten.nanmedian.default": _of_all(nanmedian),
     "aten.nanmedian.dim": nanmedian,
     "aten.sort.default": sort,

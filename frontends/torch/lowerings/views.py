@@ -8,8 +8,8 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, ceildiv
-from ....hlo.types import I1, ElementType, TensorType, real_type
-from ..context import Blocked, Context, Number, axis_of, bounds, place_of, sized, static
+from ....hlo.types import TensorType, real_type
+from ..context import Blocked, Context, axis_of, bounds, place_of, sized, static
 
 
 def same(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
@@ -244,95 +244,32 @@ def repeat_interleave(
     return c.builder.reshape(c.builder.broadcast(value, wide, mapped), c.dims)
 
 
-def constant_pad(c: Context, self: Value, pad: Sequence[int], value: Number = 0) -> Value:
-    """(low, high) pairs from the last dimension backwards; negative ones cut."""
-    return c.pad(self, value, _pads(self.rank, pad))
+def rot90(c: Context, self: Value, k: int = 1, dims: Sequence[int] = (0, 1)) -> Value:
+    """Turned by 90 degrees k times, from the first of two dimensions to the second."""
+    first, second = (axis_of(axis, self.rank) for axis in dims)
+    turns = k % 4
+    if turns == 2:
+        return flip(c, self, [first, second])
+    if turns == 1:
+        return transpose(c, flip(c, self, [second]), first, second)
+    return flip(c, transpose(c, self, first, second), [second]) if turns else self
 
 
-def _pads(rank: int, pad: Sequence[Dim]) -> list[tuple[Dim, Dim, int]]:
-    pads = [(0, 0, 0)] * rank
-    for number in range(len(pad) // 2):
-        pads[rank - 1 - number] = (sized(pad[2 * number]), sized(pad[2 * number + 1]), 0)
-    return pads
-
-
-def edge_pad(mode: str) -> Callable[..., Value]:
-    """Padding by the border's own elements: "reflect", "replicate" or "circular"."""
-
-    def lower(c: Context, self: Value, padding: Sequence[int]) -> Value:
-        return _edge_pad(c, self, padding, mode)
-
-    return lower
-
-
-def _edge_pad(c: Context, value: Value, padding: Sequence[int], mode: str) -> Value:
-    """Negative padding cuts: first, or, from what has been padded, where the border is not that of
-    the rest."""
-    for axis, (low, high, _) in enumerate(_pads(value.rank, padding)):
-        before, after = c.larger(low, 0), c.larger(high, 0)
-        cut = c.larger(-low, 0), c.larger(-high, 0)
-        if mode == "circular":
-            value = c.slice(value, axis, cut[0], value.dims[axis] - cut[1])
+def chunk_cat(c: Context, tensors: Sequence[Value], dim: int, num_chunks: int) -> Value:
+    """Each tensor in as many equal parts of its dim, padded by zeros, one row each: of all tensors
+    what is in the same part follows each other."""
+    axis = axis_of(dim, tensors[0].rank)
+    columns = []
+    for value in tensors:
+        value = c.convert(value, c.element)
         size = value.dims[axis]
-        parts = [value]
-        for count, at_front in ((before, True), (after, False)):
-            if count != 0:
-                part = _border(c, value, axis, size, count, at_front, mode)
-                parts = [part, *parts] if at_front else [*parts, part]
-        value = c.concatenate(parts, axis)
-        if mode != "circular":
-            value = c.slice(value, axis, cut[0], value.dims[axis] - cut[1])
-    return value
-
-
-def _border(
-    c: Context, value: Value, axis: int, size: Dim, count: Dim, at_front: bool, mode: str
-) -> Value:
-    if mode == "replicate":
-        edge = c.slice(value, axis, 0, 1) if at_front else c.slice(value, axis, size - 1, size)
-        dims = (*value.dims[:axis], count, *value.dims[axis + 1 :])
-        return c.builder.broadcast(edge, dims, range(value.rank))
-    if mode == "circular":
-        first = size - count if at_front else 0
-        return c.slice(value, axis, first, first + count)
-    first = 1 if at_front else size - 1 - count
-    return c("reverse", c.slice(value, axis, first, first + count), dimensions=(axis,))
-
-
-def pad(
-    c: Context, self: Value, pad: Sequence[int], mode: str = "constant", value: Any = None
-) -> Value:
-    """torch.nn.functional.pad."""
-    if mode == "constant":
-        return constant_pad(c, self, pad, value or 0)
-    return _edge_pad(c, self, pad, mode)
-
-
-def triangle(lower_part: bool) -> Callable[..., Value]:
-    """tril and triu: zero above or below a diagonal."""
-
-    def lower(c: Context, self: Value, diagonal: int = 0) -> Value:
-        dims = self.dims[-2:]
-        rows = c.add(c.iota(dims, 0), diagonal)
-        kept = c.builder.compare("GE" if lower_part else "LE", rows, c.iota(dims, 1))
-        return c.select(c.spread(kept, self.dims), self, 0)
-
-    return lower
-
-
-def diagonal(c: Context, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """The diagonal of two dimensions, as the last one: a strided slice of the flattened pair."""
-    first, second = axis_of(dim1, self.rank), axis_of(dim2, self.rank)
-    rest = [axis for axis in range(self.rank) if axis not in (first, second)]
-    value = c.builder.transpose(self, [*rest, first, second])
-    rows, columns = value.dims[-2:]
-    count = c.dims[-1]
-    flat = c.builder.reshape(value, (*value.dims[:-2], rows * columns))
-    start = offset if offset >= 0 else -offset * columns
-    if count == 0:
-        return c.slice(flat, flat.rank - 1, 0, 0)
-    stop = start + (count - 1) * (columns + 1) + 1
-    return c.slice(flat, flat.rank - 1, start, stop, columns + 1)
+        each = ceildiv(size, num_chunks)
+        pads = [(0, 0, 0)] * value.rank
+        pads[axis] = (0, each * num_chunks - size, 0)  # type: ignore[assignment]
+        value = c.pad(value, 0, pads)
+        rest = each * math.prod(value.dims[axis + 1 :])
+        columns.append(c.builder.reshape(value, (*value.dims[:axis], num_chunks, rest)))
+    return c.builder.reshape(c.concatenate(columns, columns[0].rank - 1), c.dims)
 
 
 def pixel_shuffle(c: Context, self: Value, upscale_factor: int) -> Value:
@@ -365,30 +302,11 @@ def meshgrid(c: Context, tensors: Sequence[Value], indexing: str = "ij") -> Any:
     """Each tensor spread over the common grid."""
     results = []
     for number, value in enumerate(tensors):
-        axis = number if indexing == "ij" or number > 1 else 1 - number
+        swapped = indexing == "xy" and len(tensors) > 1 and number < 2
+        axis = 1 - number if swapped else number
         flat = c.builder.reshape(value, (math.prod(value.dims),))
         results.append(c.builder.broadcast(flat, c.type_of(number).dims, [axis]))
     return tuple(results)
-
-
-def view_dtype(c: Context, self: Value, dtype: ElementType) -> Value:
-    """The same bytes read as another element type of the same width."""
-    if self.element.bits != c.element.bits or I1 in (self.element, c.element):
-        raise Blocked("views bytes as a type of another width", "convert with .to() instead")
-    return c("bitcast_convert", self, type=c.type)
-
-
-def view_as_complex(c: Context, self: Value) -> Value:
-    last = self.rank - 1
-    dims = self.dims[:-1]
-    parts = [c.builder.reshape(c.slice(self, last, i, i + 1), dims) for i in (0, 1)]
-    return c("complex", *parts)
-
-
-def view_as_real(c: Context, self: Value) -> Value:
-    element = real_type(self.element)
-    parts = [c(name, self, type=TensorType(self.dims, element)) for name in ("real", "imag")]
-    return c.concatenate([c.builder.reshape(p, (*p.dims, 1)) for p in parts], self.rank)
 
 
 def part_of_complex(name: str) -> Callable[..., Value]:
@@ -413,22 +331,6 @@ def polar(c: Context, abs: Value, angle: Value) -> Value:
     return c("complex", *parts)
 
 
-def as_strided(
-    c: Context, self: Value, size: Any, stride: Any, storage_offset: Any = None
-) -> Value:
-    """Only where it is a plain reshape: dense, row-major, from the start, of no view."""
-    if self.op is not None and self.op.name in ("broadcast_in_dim", "slice", "transpose"):
-        raise Blocked("reads the memory behind a view", "use view, permute, expand or unfold")
-    dense, step = [], 1
-    for length in reversed(size):
-        dense.insert(0, step)
-        step *= length
-    same_order = all(s == d for s, d, n in zip(stride, dense, size, strict=True) if n != 1)
-    if storage_offset or not same_order or step != self.tensor.size:
-        raise Blocked("reads memory through strides", "use view, permute, expand or unfold")
-    return c.builder.reshape(self, c.dims)
-
-
 _SAME = (
     "alias.default", "clone.default", "contiguous.default", "detach.default", "detach_.default",
     "lift.default", "lift_fresh.default", "lift_fresh_copy.default", "positive.default",
@@ -442,8 +344,10 @@ _CONVERTED = (
 _VIEWED = ("view", "_unsafe_view", "reshape", "view_copy")
 _RESHAPED = (
     "flatten.using_ints", "unflatten.int", "squeeze.default", "squeeze.dim", "squeeze.dims",
-    "unsqueeze.default", "view_as.default", "reshape_as.default", "squeeze_copy.dims",
-    "unsqueeze_copy.default", "ravel.default", "atleast_1d.default", "atleast_2d.default",
+    "unsqueeze.default", "view_as.default", "reshape_as.default", "squeeze_copy.default",
+    "squeeze_copy.dim", "squeeze_copy.dims", "unsqueeze_copy.default", "_reshape_alias.default",
+    "_reshape_copy.default", "ravel.default", "atleast_1d.default", "atleast_2d.default",
+    "atleast_3d.default",
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {
@@ -451,13 +355,12 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": converted for name in _CONVERTED},
     **{f"aten.{name}": reshaped for name in _RESHAPED},
     **{f"aten.{name}.default": viewed for name in _VIEWED},
-    **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
-    **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
     **{
         f"aten.{name}.default": conjugate
         for name in ("conj", "_conj", "conj_physical", "_conj_physical")
     },
-    "aten.as_strided.default": as_strided,
+    "aten._chunk_cat.default": chunk_cat,
+    "aten._stack.default": stack,
     "aten.broadcast_tensors.default": broadcast_all,
     "aten.broadcast_to.default": expand,
     "aten.cat.default": cat,
@@ -465,9 +368,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.chunk.default": chunk,
     "aten.complex.default": make_complex,
     "aten.concat.default": cat,
-    "aten.constant_pad_nd.default": constant_pad,
-    "aten.diagonal.default": diagonal,
-    "aten.diagonal_copy.default": diagonal,
     "aten.expand.default": expand,
     "aten.expand_as.default": expand_as,
     "aten.expand_copy.default": expand,
@@ -479,8 +379,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.movedim.int": movedim,
     "aten.movedim.intlist": movedim,
     "aten.narrow.default": narrow,
+    "aten.narrow_copy.default": narrow,
     "aten.numpy_T.default": reverse_dims,
-    "aten.pad.default": pad,
     "aten.permute.default": permute,
     "aten.permute_copy.default": permute,
     "aten.pixel_shuffle.default": pixel_shuffle,
@@ -490,26 +390,28 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.repeat.default": repeat,
     "aten.repeat_interleave.self_int": repeat_interleave,
     "aten.roll.default": roll,
+    "aten.rot90.default": rot90,
     "aten.select.int": select,
     "aten.select_copy.int": select,
     "aten.slice.Tensor": slice_along,
     "aten.slice_copy.Tensor": slice_along,
     "aten.split.Tensor": split,
     "aten.split.sizes": split_sizes,
+    "aten.split_copy.Tensor": split,
     "aten.split_with_sizes.default": split_sizes,
     "aten.split_with_sizes_copy.default": split_sizes,
     "aten.stack.default": stack,
     "aten.swapaxes.default": transpose,
     "aten.swapdims.default": transpose,
     "aten.t.default": reverse_dims,
+    "aten.t_copy.default": reverse_dims,
     "aten.tensor_split.sections": tensor_split,
     "aten.tile.default": repeat,
     "aten.transpose.int": transpose,
     "aten.transpose_copy.int": transpose,
-    "aten.tril.default": triangle(True),
-    "aten.triu.default": triangle(False),
     "aten.unbind.int": unbind,
-    "aten.view.dtype": view_dtype,
-    "aten.view_as_complex.default": view_as_complex,
-    "aten.view_as_real.default": view_as_real,
+    "aten.unbind_copy.int": unbind,
+    "aten.unsafe_chunk.default": chunk,
+    "aten.unsafe_split.Tensor": split,
+    "aten.unsafe_split_with_sizes.default": split_sizes,
 }
