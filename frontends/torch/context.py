@@ -447,6 +447,17 @@ class Context:
             arguments = builder.arguments(list(map(unsharded, types)))
             return builder.region(body(*arguments))
 
+    def iterate(
+        self,
+        carried: Sequence[Value],
+        test: Callable[..., Value],
+        step: Callable[..., Sequence[Value]],
+    ) -> Sequence[Value]:
+        """`carried` replaced by `step(*carried)` while the scalar `test(*carried)` holds."""
+        types = [unsharded(value.tensor) for value in carried]
+        regions = [self.nested(types, lambda *v: [test(*v)]), self.nested(types, step)]
+        return self.builder.op("while", list(carried), {}, regions, types).results
+
     @contextmanager
     def building(self) -> Iterator[Builder]:
         """Inside, operations are appended to a builder of their own, for a region."""

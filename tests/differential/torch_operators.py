@@ -78,8 +78,8 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool) -> Outco
                 exported = exported.run_decompositions()
     except Exception as error:
         return Outcome("no export", f"{type(error).__name__} {str(error)[:120]}")
-    wanted = [array_of(torch.as_tensor(x)) for x in expected]
     try:
+        wanted = [array_of(torch.as_tensor(x)) for x in expected]
         targets = frozenset(node.target for node in read_exported(exported, "").graph.walk())
         imported = girih.import_model(exported)
         flat = [array_of(x) for x in tensors]

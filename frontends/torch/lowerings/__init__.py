@@ -7,6 +7,7 @@ from . import (
     activations,
     attention,
     bags,
+    bessel,
     collectives,
     comparisons,
     control,
@@ -17,12 +18,14 @@ from . import (
     flexible,
     fourier,
     gradients,
+    incomplete_gamma,
     indexing,
     kernels,
     linear_algebra,
     matmul,
     normalization,
     pointwise,
+    polynomials,
     pooling,
     quantized,
     recurrent,
@@ -31,6 +34,7 @@ from . import (
     sampling,
     shardings,
     sorting,
+    special,
     synonyms,
     views,
 )  # fmt: skip
@@ -39,7 +43,7 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts,
+    shardings, data_sizes, data_parts, special, bessel, incomplete_gamma, polynomials,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

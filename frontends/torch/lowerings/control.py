@@ -80,17 +80,15 @@ def while_loop(
     """`carried` replaced by the body's results while the condition holds."""
     if not all(isinstance(value, Value) for value in carried):
         raise Blocked("carries something that is no tensor", "make the counter a tensor")
-    types = [value.tensor.with_sharding(None) for value in carried]
 
-    def test(*values: Value) -> list[Value]:
+    def test(*values: Value) -> Value:
         (holds,) = c.inline(condition, [*values, *extra])
-        return [c.builder.reshape(c.convert(holds, I1), ())]
+        return c.builder.reshape(c.convert(holds, I1), ())
 
     def step(*values: Value) -> list[Value]:
         return c.inline(body, [*values, *extra])
 
-    regions = [c.nested(types, test), c.nested(types, step)]
-    return c.builder.op("while", list(carried), {}, regions, types).results
+    return tuple(c.iterate(carried, test, step))
 
 
 def size_arithmetic(name: str) -> Callable[..., Any]:

@@ -106,8 +106,8 @@ def _steps(
     outputs = [c.full(0, type.dims, type.element) for type in types]
     carried = [c.scalar(0, I32), *outputs, *init]
 
-    def condition(at: Value, *rest: Value) -> list[Value]:
-        return [c.builder.compare("LT", at, c.scalar(count, I32))]
+    def condition(at: Value, *rest: Value) -> Value:
+        return c.builder.compare("LT", at, c.scalar(count, I32))
 
     def step(at: Value, *rest: Value) -> list[Value]:
         written, inner = rest[: len(outputs)], rest[len(outputs) :]
@@ -118,9 +118,7 @@ def _steps(
         ]
         return [c.add(at, 1), *lines, *results[:kept]]
 
-    kinds = [value.tensor.with_sharding(None) for value in carried]
-    regions: list[Region] = [c.nested(kinds, condition), c.nested(kinds, step)]
-    found = c.builder.op("while", carried, {}, regions, kinds).results[1:]
+    found = c.iterate(carried, condition, step)[1:]
     return *found[len(outputs) :], *found[: len(outputs)]
 
 

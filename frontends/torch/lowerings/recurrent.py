@@ -40,10 +40,9 @@ def loop(
         return c.builder.reshape(new[0], (1, batch, hidden)), new
     outputs = c.full(0, (count, batch, hidden), state[0].element)
     carried = [c.scalar(0, I32), outputs, *state]
-    types = [value.tensor.with_sharding(None) for value in carried]
 
-    def condition(at: Value, *rest: Value) -> list[Value]:
-        return [c.builder.compare("LT", at, c.scalar(count, I32))]
+    def condition(at: Value, *rest: Value) -> Value:
+        return c.builder.compare("LT", at, c.scalar(count, I32))
 
     def body(at: Value, written: Value, *inner: Value) -> list[Value]:
         zero = c.scalar(0, I32)
@@ -54,9 +53,8 @@ def loop(
         written = c("dynamic_update_slice", written, row, place, zero, zero)
         return [c.add(at, 1), written, *new]
 
-    regions: list[Region] = [c.nested(types, condition), c.nested(types, body)]
-    op = c.builder.op("while", carried, {}, regions, types)
-    return op.results[1], list(op.results[2:])
+    found = c.iterate(carried, condition, body)
+    return found[1], list(found[2:])
 
 
 def _parts(c: Context, value: Value, count: int) -> list[Value]:
