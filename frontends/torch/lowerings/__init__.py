@@ -16,10 +16,12 @@ from . import (
     data_parts,
     data_sizes,
     flexible,
+    floats,
     fourier,
     gradients,
     incomplete_gamma,
     indexing,
+    integers,
     kernels,
     linear_algebra,
     matmul,
@@ -43,7 +45,8 @@ _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts, special, bessel, incomplete_gamma, polynomials,
+    shardings, data_sizes, data_parts, floats, integers, special, bessel,
+    incomplete_gamma, polynomials,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import I1
+from ....hlo.types import F32, I1
 from ..context import Context, Operand
 from ..promotion import promote
 
@@ -48,23 +48,21 @@ def masked_fill(c: Context, self: Value, mask: Value, value: Operand) -> Value:
     return c("select", c.spread(mask, c.dims), c.fill(value, c.type), c.fill(self, c.type))
 
 
-def isnan(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(False, self.dims, I1)
-    return c.is_nan(self)
+def by_part(
+    test: Callable[[Context, Value], Value], join: str, otherwise: bool
+) -> Callable[..., Value]:
+    """A test of floats, that of both parts of complex numbers; of integers it is `otherwise`."""
+
+    def lower(c: Context, self: Value) -> Value:
+        if self.element.is_complex:
+            return c(join, *(test(c, c.part(name, self)) for name in ("real", "imag")))
+        return test(c, self) if self.element.is_float else c.full(otherwise, self.dims, I1)
+
+    return lower
 
 
-def isinf(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(False, self.dims, I1)
-    infinite = c.full(math.inf, self.dims, self.element)
-    return c.builder.compare("EQ", c("abs", self), infinite)
-
-
-def isfinite(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(True, self.dims, I1)
-    return c("is_finite", self)
+def _is_infinite(c: Context, x: Value) -> Value:
+    return c.builder.compare("EQ", c("abs", x), c.full(math.inf, x.dims, x.element))
 
 
 def isclose(
@@ -78,8 +76,10 @@ def isclose(
     """|self - other| <= atol + rtol * |other|, or equal."""
     x, y = c.together(self, other, element=promote(self.element, other.element))
     same = c.builder.compare("EQ", x, y)
-    if not x.element.is_float:
-        return same
+    if not rtol and not atol:
+        return c("or", same, c("and", c.is_nan(x), c.is_nan(y))) if equal_nan else same
+    if x.element.is_integer or x.element.is_bool:
+        x, y = (c.builder.convert(v, F32) for v in (x, y))
     if equal_nan:
         same = c("or", same, c("and", c.is_nan(x), c.is_nan(y)))
     gap = c("abs", c("subtract", x, y))
@@ -102,8 +102,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.where.{kind}": where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": masked_fill for kind in ("Scalar", "Tensor")},
     "aten.isclose.default": isclose,
-    "aten.isfinite.default": isfinite,
-    "aten.isinf.default": isinf,
-    "aten.isnan.default": isnan,
+    "aten.isfinite.default": by_part(lambda c, x: c("is_finite", x), "and", True),
+    "aten.isinf.default": by_part(_is_infinite, "or", False),
+    "aten.isnan.default": by_part(lambda c, x: c.is_nan(x), "or", False),
     "aten.logical_not.default": logical_not,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Value
 from ....hlo.types import I1, I32, TensorType
 from ..context import Blocked, Context, static
 from ..program import Graph

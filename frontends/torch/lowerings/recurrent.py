@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ....hlo.graph import Region, Value
+from ....hlo.graph import Value
 from ....hlo.types import I32
 from ..context import Blocked, Context
 

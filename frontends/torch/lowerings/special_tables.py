@@ -6,7 +6,6 @@ Temme's uniform expansion, DLMF 8.12.
 
 from __future__ import annotations
 
-
 # J0, J1, Y0, Y1. P and Q of x^2 up to 5; beyond it cosine's factor and sine's, of 25 / x^2.
 J0_P = (
     -4794432209.782018, 1956174919465.5657, -249248344360967.72, 9708622510473064.0,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, ceildiv
-from ....hlo.types import I1, ElementType, TensorType, real_type
+from ....hlo.types import I1, ElementType
 from ..context import Blocked, Context, Number, axis_of, bounds, place_of, sized, static
 
 
@@ -381,14 +381,13 @@ def view_as_complex(c: Context, self: Value) -> Value:
 
 
 def view_as_real(c: Context, self: Value) -> Value:
-    element = real_type(self.element)
-    parts = [c(name, self, type=TensorType(self.dims, element)) for name in ("real", "imag")]
+    parts = [c.part(name, self) for name in ("real", "imag")]
     return c.concatenate([c.builder.reshape(p, (*p.dims, 1)) for p in parts], self.rank)
 
 
 def part_of_complex(name: str) -> Callable[..., Value]:
     def lower(c: Context, self: Value) -> Value:
-        return c(name, self, type=TensorType(self.dims, real_type(self.element)))
+        return c.part(name, self)
 
     return lower
 
