@@ -24,6 +24,7 @@ from . import (
     integers,
     kernels,
     linear_algebra,
+    losses,
     matmul,
     normalization,
     pointwise,
@@ -46,7 +47,7 @@ _ROOMS = (
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
     kernels, bags, flexible, linear_algebra, fourier, gradients, quantized, collectives,
     shardings, data_sizes, data_parts, floats, integers, special, bessel,
-    incomplete_gamma, polynomials,
+    incomplete_gamma, polynomials, losses,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -221,6 +221,26 @@ def native_dropout(c: Context, input: Value, p: float, train: bool | None) -> tu
     return dropout(c, input, p, train), c.full(True, input.dims, c.type_of(1).element)
 
 
+def rrelu(
+    c: Context,
+    self: Value,
+    lower: Number = 0.125,
+    upper: Number = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Value:
+    """leaky_relu with the middle of the slopes; random ones exist in training only."""
+    if training:
+        raise Blocked("draws slopes at random", "call model.eval() before exporting")
+    return leaky_relu(c, self, (lower + upper) / 2)  # type: ignore[operator]
+
+
+def rrelu_with_noise(
+    c: Context, self: Value, noise: Value, *settings: Any, **named: Any
+) -> tuple[Value, Value]:
+    return rrelu(c, self, *settings, **named), noise
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{
         f"aten.{name}.default": dropout
@@ -254,6 +274,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.prelu.default": prelu,
     "aten.relu.default": relu,
     "aten.relu6.default": clamped(0, 6),
+    "aten.rrelu.default": rrelu,
+    "aten.rrelu_with_noise_functional.default": rrelu_with_noise,
     "aten.selu.default": selu,
     "aten.silu.default": formula(_silu),
     "aten.softmax.int": softmax_int,
