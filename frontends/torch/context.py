@@ -24,7 +24,7 @@ from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
 from ...hlo.sizes import Relation, SizeConstraint
 from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
-from ...hlo.types import F32, I1, I64, UI64, ElementType, TensorType, unsharded
+from ...hlo.types import F32, I1, I64, UI64, ElementType, TensorType, real_type, unsharded
 from .data_sizes import DataSizes
 from .draws import Stream, keyed
 from .program import Graph, Node, Ref
@@ -351,6 +351,12 @@ class Context:
 
     def divide(self, left: Operand, right: Operand) -> Value:
         return self.binary("divide", left, right)
+
+    def part(self, name: str, value: Value) -> Value:
+        """The real or imag part of complex numbers; of real ones the numbers themselves."""
+        if not value.element.is_complex:
+            return value
+        return self(name, value, type=TensorType(value.dims, real_type(value.element)))
 
     def is_nan(self, value: Value) -> Value:
         return self.builder.compare("NE", value, value)

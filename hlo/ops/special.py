@@ -224,7 +224,7 @@ BESSEL_FAR = (
 )  # fmt: skip
 
 
-def _chebyshev(t: Term, coefficients: Sequence[float]) -> Term:
+def chebyshev(t: Term, coefficients: Sequence[float]) -> Term:
     """Clenshaw's sum of coefficient[j] * T_j(t)."""
     smallest = float(np.finfo(t.element.dtype).eps) / 64
     used = [c for c in coefficients if abs(c) > smallest]
@@ -237,8 +237,8 @@ def _chebyshev(t: Term, coefficients: Sequence[float]) -> Term:
 
 def _bessel_i1e(x: Term) -> Term:
     size = abs(x)
-    near = size * _chebyshev(size * 0.25 - 1.0, BESSEL_NEAR)
-    far = _chebyshev(16.0 / size - 1.0, BESSEL_FAR) / sqrt(size)
+    near = size * chebyshev(size * 0.25 - 1.0, BESSEL_NEAR)
+    far = chebyshev(16.0 / size - 1.0, BESSEL_FAR) / sqrt(size)
     result = where(size <= 8.0, near, far)
     return where(x.equals(0.0), x, where(x < 0.0, -result, result))
 

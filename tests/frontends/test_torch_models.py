@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree
 
 import girih
-from girih.frontends.torch import import_torch, shard_operator
+from girih.frontends.torch import import_torch, lowerings, shard_operator
 from girih.frontends.torch.exported import array_of
 from girih.frontends.torch.functional import MAYBE_VIEWS, VIEWS, operator
 from girih.frontends.torch.lowerings import LOWERINGS
@@ -295,6 +295,15 @@ def test_unclear_writes_are_left_to_pytorch_and_blocked_in_files(write: Any, wor
     with torch.no_grad():
         for actual, right in zip(results, body(None, normal(3, 4)), strict=True):
             np.testing.assert_allclose(actual, right.numpy(), rtol=1e-6)
+
+
+def test_each_operator_has_one_lowering() -> None:
+    """Only the rooms of sizes from data stand in front of others, which they call."""
+    rooms: dict[str, str] = {}
+    for room in lowerings._ROOMS:
+        for target in room.TABLE:
+            before = rooms.setdefault(target, room.__name__)
+            assert before == room.__name__ or room is lowerings.data_parts, (target, before)
 
 
 def overloads() -> list[tuple[str, Any]]:

@@ -48,28 +48,21 @@ def masked_fill(c: Context, self: Value, mask: Value, value: Operand) -> Value:
     return c("select", c.spread(mask, c.dims), c.fill(value, c.type), c.fill(self, c.type))
 
 
-def of_parts(test: Callable[[Context, Value], Value], name: str) -> Callable[..., Value]:
-    """A test of real numbers, of complex ones by both parts: "or" where one is enough."""
+def by_part(
+    test: Callable[[Context, Value], Value], join: str, otherwise: bool
+) -> Callable[..., Value]:
+    """A test of floats, that of both parts of complex numbers; of integers it is `otherwise`."""
 
     def lower(c: Context, self: Value) -> Value:
-        if not self.element.is_complex:
-            return test(c, self)
-        return c(name, test(c, c("real", self)), test(c, c("imag", self)))
+        if self.element.is_complex:
+            return c(join, *(test(c, c.part(name, self)) for name in ("real", "imag")))
+        return test(c, self) if self.element.is_float else c.full(otherwise, self.dims, I1)
 
     return lower
 
 
-def isnan(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(False, self.dims, I1)
-    return c.is_nan(self)
-
-
-def isinf(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(False, self.dims, I1)
-    infinite = c.full(math.inf, self.dims, self.element)
-    return c.builder.compare("EQ", c("abs", self), infinite)
+def _is_infinite(c: Context, x: Value) -> Value:
+    return c.builder.compare("EQ", c("abs", x), c.full(math.inf, x.dims, x.element))
 
 
 def is_infinity(negative: bool) -> Callable[..., Value]:
@@ -89,12 +82,6 @@ def isreal(c: Context, self: Value) -> Value:
     if not self.element.is_complex:
         return c.full(True, self.dims, I1)
     return c.compare("EQ", c("imag", self), 0)
-
-
-def isfinite(c: Context, self: Value) -> Value:
-    if not self.element.is_float:
-        return c.full(True, self.dims, I1)
-    return c("is_finite", self)
 
 
 def isclose(
@@ -135,9 +122,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.where.{kind}": where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": masked_fill for kind in ("Scalar", "Tensor")},
     "aten.isclose.default": isclose,
-    "aten.isfinite.default": of_parts(isfinite, "and"),
-    "aten.isinf.default": of_parts(isinf, "or"),
-    "aten.isnan.default": of_parts(isnan, "or"),
+    "aten.isfinite.default": by_part(lambda c, x: c("is_finite", x), "and", True),
+    "aten.isinf.default": by_part(_is_infinite, "or", False),
+    "aten.isnan.default": by_part(lambda c, x: c.is_nan(x), "or", False),
     "aten.isneginf.default": is_infinity(True),
     "aten.isposinf.default": is_infinity(False),
     "aten.isreal.default": isreal,

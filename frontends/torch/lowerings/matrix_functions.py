@@ -1,4 +1,4 @@
-"""Functions and products of matrices and vectors: matrix_exp, cross, kron, trace, ..."""
+"""Functions and products of matrices and vectors: matrix_exp, cross, kron, ..."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from ....hlo.graph import Value
 from ....hlo.ops.factorizations import real_element
 from ....hlo.types import F32, I32
 from ..context import Context, Number, axis_of
-from .matmul import einsum
-from .matrices import diagonal, eye, product
+from .matrices import eye, product
 
 _TERMS = {True: (12, 1.461661507209034), False: (18, 1.090863719290036)}
 """For f32 (True) and f64: the degree of the Taylor polynomial, and up to which 1-norm of the matrix
@@ -92,12 +91,6 @@ def last_cross(c: Context, self: Value, other: Value, dim: int = -1) -> Value:
     return cross(c, self, other, dim)
 
 
-def trace(c: Context, self: Value) -> Value:
-    """The sum of the diagonal, of integers in i64."""
-    entries = c.convert(diagonal(c, self), c.element)
-    return c.reduce("add", entries, [0])
-
-
 def outer_added(
     c: Context, self: Value, vec1: Value, vec2: Value, beta: Number = 1, alpha: Number = 1
 ) -> Value:
@@ -154,33 +147,7 @@ def vector_product(c: Context, x: Value, y: Value, dim: int = -1) -> Value:
     return c.reduce("add", c("multiply", left, right), [axis_of(dim, left.rank)])
 
 
-def trilinear(
-    c: Context,
-    i1: Value,
-    i2: Value,
-    i3: Value,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
-) -> Value:
-    """The sum over sumdim of i1 i2 i3, each with the dimensions expand inserted."""
-    rank = i1.rank + len(expand1)
-
-    def labelled(value: Value, expand: Sequence[int]) -> tuple[Value, list[int]]:
-        return value, [axis for axis in range(rank) if axis not in expand]
-
-    terms = [labelled(i1, expand1), labelled(i2, expand2), labelled(i3, expand3)]
-    kept = [axis for axis in range(rank) if axis not in sumdim]
-    letters = [chr(ord("a") + axis) for axis in range(rank)]
-    inputs = ",".join("".join(letters[axis] for axis in labels) for _, labels in terms)
-    equation = f"{inputs}->{''.join(letters[axis] for axis in kept)}"
-    return einsum(c, equation, [value for value, _ in terms])
-
-
 TABLE: dict[str, Callable[..., Any]] = {
-    "aten._trilinear.default": trilinear,
     "aten.addr.default": outer_added,
     "aten.cross.default": cross,
     "aten.kron.default": kronecker,
@@ -189,5 +156,4 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.linalg_vecdot.default": vector_product,
     "aten.matrix_exp.default": matrix_exponential,
     "aten.tensordot.default": tensordot,
-    "aten.trace.default": trace,
 }

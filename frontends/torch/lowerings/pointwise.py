@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 
 from ....hlo.graph import Value
-from ....hlo.types import I1, element_type
+from ....hlo.types import I1
 from ..context import Blocked, Context, Number, Operand
 
 
@@ -197,6 +197,8 @@ def sign(c: Context, self: Value) -> Value:
     """-1, 0 or 1; booleans are their own sign, nan has sign 0."""
     if self.element is I1:
         return self
+    if self.element.kind == "uint":
+        return c.binary("minimum", self, 1)
     if self.element.is_float:
         return c.select(c.is_nan(self), 0, c("sign", self))
     return c("sign", self)
@@ -219,7 +221,8 @@ def lerp(c: Context, self: Value, end: Value, weight: Operand) -> Value:
     step = c("subtract", y, x)
     near = c("add", x, c("multiply", w, step))
     far = c("subtract", y, c("multiply", step, c.subtract(1, w)))
-    small = c.builder.compare("LT", c("abs", w), c.full(0.5, w.dims, w.element))
+    size = c("abs", w)
+    small = c.builder.compare("LT", size, c.full(0.5, size.dims, size.element))
     return c.narrow(c("select", small, near, far))
 
 
@@ -257,24 +260,6 @@ def nan_to_num(
     return c.select(c.builder.compare("EQ", self, negative), low, result)
 
 
-def copysign(c: Context, self: Operand, other: Operand) -> Value:
-    """The magnitude of `self` with the sign bit of `other`."""
-    x, y = c.together(self, other, element=c.element)
-    bits = x.tensor.with_element(element_type(f"i{x.element.bits}"))
-    raw = c("bitcast_convert", y, type=bits)
-    minus = c.builder.compare("LT", raw, c.full(0, raw.dims, raw.element))
-    magnitude = c("abs", x)
-    return c("select", minus, c("negate", magnitude), magnitude)
-
-
-def signbit(c: Context, self: Value) -> Value:
-    """Whether the sign bit is set, also of -0.0."""
-    if self.element.is_float:
-        bits = self.tensor.with_element(element_type(f"i{self.element.bits}"))
-        self = c("bitcast_convert", self, type=bits)
-    return c.builder.compare("LT", self, c.full(0, self.dims, self.element))
-
-
 def hypot(c: Context, self: Value, other: Value) -> Value:
     """sqrt(self² + other²) without overflow on the way."""
     x, y = (c("abs", c.wide(v)) for v in c.together(self, other, element=c.element))
@@ -290,12 +275,21 @@ def hypot(c: Context, self: Value, other: Value) -> Value:
 def logaddexp(c: Context, self: Value, other: Value) -> Value:
     """log(exp(self) + exp(other))."""
     x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
+    if x.element.is_complex:
+        return _complex_logaddexp(c, x, y)
     large = c("maximum", x, y)
     gap = c("abs", c("subtract", x, y))
     result = c("add", large, c("log_plus_one", c("exponential", c("negate", gap))))
     same = c.builder.compare("EQ", x, y)  # also both infinite, where the gap is nan
     doubled = c.add(x, math.log(2))
     return c.narrow(c("select", same, doubled, result))
+
+
+def _complex_logaddexp(c: Context, x: Value, y: Value) -> Value:
+    """max + log(1 + exp(min - max)), ordered by real parts."""
+    first = c.builder.compare("GE", c.part("real", x), c.part("real", y))
+    large, small = c("select", first, x, y), c("select", first, y, x)
+    return c("add", large, c("log_plus_one", c("exponential", c("subtract", small, large))))
 
 
 def xlogy(c: Context, self: Operand, other: Operand) -> Value:
@@ -320,26 +314,24 @@ def extremum_ignoring_nan(name: str) -> Callable[..., Value]:
     return lower
 
 
-def shift(name: str) -> Callable[..., Value]:
-    """A shift of integers."""
-
-    def lower(c: Context, self: Operand, other: Operand) -> Value:
-        left, right = c.together(self, other, element=c.element)
-        unsigned = left.element.kind == "uint" and name == "shift_right_arithmetic"
-        return c("shift_right_logical" if unsigned else name, left, right)
-
-    return lower
-
-
 def _reciprocal(c: Context, x: Value) -> Value:
     return c.divide(1, x)
 
 
 def _log_by(base: float) -> Callable[[Context, Value], Value]:
-    return lambda c, x: c.multiply(c("log", x), 1 / math.log(base))
+    return lambda c, x: _times_real(c, c("log", x), 1 / math.log(base))
+
+
+def _times_real(c: Context, x: Value, factor: float) -> Value:
+    """x * factor; each part of a complex number by itself, so that 0 * inf does not meet."""
+    if not x.element.is_complex:
+        return c.multiply(x, factor)
+    return c("complex", *(c.multiply(c.part(name, x), factor) for name in ("real", "imag")))
 
 
 def _exp2(c: Context, x: Value) -> Value:
+    if x.element.is_complex:
+        return c("exponential", _times_real(c, x, math.log(2)))
     return c("power", c.full(2, x.dims, x.element), x)
 
 
@@ -348,7 +340,18 @@ def _fraction(c: Context, x: Value) -> Value:
 
 
 def square(c: Context, self: Value) -> Value:
-    return c("multiply", self, self)
+    x = c.convert(self, c.element)
+    return c("multiply", x, x)
+
+
+def angle(c: Context, self: Value) -> Value:
+    """The argument of complex numbers; pi of negative ones, 0 of others, nan of nan."""
+    if self.element.is_complex:
+        return c("atan2", c.part("imag", self), c.part("real", self))
+    x = c.convert(self, c.element)
+    negative = c.builder.compare("LT", x, c.full(0, x.dims, x.element))
+    half = c.select(negative, c.full(math.pi, x.dims, x.element), 0.0)
+    return c("select", c.is_nan(x), x, half)
 
 
 def logit(c: Context, self: Value, eps: float | None = None) -> Value:
@@ -370,7 +373,6 @@ _MUL = binary("multiply", "and", exact=True)
 _AND, _OR, _XOR = binary("and", "and"), binary("or", "or"), binary("xor", "xor")
 _MAX, _MIN = binary("maximum", "or"), binary("minimum", "and")
 _FMOD = binary("remainder")
-_LEFT, _RIGHT = shift("shift_left"), shift("shift_right_arithmetic")
 
 _UNARY = {
     "exp": "exponential", "expm1": "exponential_minus_one", "log": "log", "log1p": "log_plus_one",
@@ -378,7 +380,7 @@ _UNARY = {
     "sigmoid": "logistic", "neg": "negate", "sinh": "chlo.sinh", "cosh": "chlo.cosh",
     "asin": "chlo.asin", "acos": "chlo.acos", "atan": "chlo.atan", "asinh": "chlo.asinh",
     "acosh": "chlo.acosh", "atanh": "chlo.atanh", "erf": "chlo.erf", "erfc": "chlo.erfc",
-    "erfinv": "chlo.erf_inv", "lgamma": "chlo.lgamma", "digamma": "chlo.digamma",
+    "erfinv": "chlo.erf_inv", "lgamma": "chlo.lgamma",
 }  # fmt: skip
 
 _FORMULAS = {
@@ -391,7 +393,7 @@ def _truncated(c: Context, self: Value) -> Value:
     return truncate(c, self) if self.element.is_float else self
 
 
-_OPERATORS = {"and": _AND, "or": _OR, "xor": _XOR, "lshift": _LEFT, "rshift": _RIGHT}
+_OPERATORS = {"and": _AND, "or": _OR, "xor": _XOR}
 
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": unary(meaning) for name, meaning in _UNARY.items()},
@@ -412,11 +414,6 @@ TABLE: dict[str, Callable[..., Any]] = {
         for kind in ("Tensor", "Scalar", "Scalar_Tensor")
     },
     **{
-        f"aten.bitwise_{name}_shift.{kind}": body
-        for name, body in (("left", _LEFT), ("right", _RIGHT))
-        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
-    },
-    **{
         f"aten.__{name}__.{kind}": body
         for name, body in _OPERATORS.items()
         for kind in ("Tensor", "Scalar")
@@ -426,11 +423,11 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.clamp_min.{kind}": clamp_min for kind in ("default", "Tensor")},
     **{f"aten.clamp_max.{kind}": clamp_max for kind in ("default", "Tensor")},
     **{f"aten.lerp.{kind}": lerp for kind in ("Scalar", "Tensor")},
-    **{f"aten.copysign.{kind}": copysign for kind in ("Tensor", "Scalar")},
     **{f"aten.xlogy.{kind}": xlogy for kind in ("Tensor", "Scalar_Other", "Scalar_Self")},
     "aten.abs.default": absolute,
     "aten.addcdiv.default": addcdiv,
     "aten.addcmul.default": addcmul,
+    "aten.angle.default": angle,
     "aten.atan2.default": binary("atan2"),
     "aten.bitwise_not.default": bitwise_not,
     "aten.ceil.default": rounding("ceil"),
@@ -449,7 +446,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.round.default": rounding("round_nearest_even"),
     "aten.sgn.default": sign,
     "aten.sign.default": sign,
-    "aten.signbit.default": signbit,
     "aten.square.default": square,
     "aten.trunc.default": _truncated,
 }

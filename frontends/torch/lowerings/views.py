@@ -8,7 +8,6 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, ceildiv
-from ....hlo.types import TensorType, real_type
 from ..context import Blocked, Context, axis_of, bounds, place_of, sized, static
 
 
@@ -311,7 +310,7 @@ def meshgrid(c: Context, tensors: Sequence[Value], indexing: str = "ij") -> Any:
 
 def part_of_complex(name: str) -> Callable[..., Value]:
     def lower(c: Context, self: Value) -> Value:
-        return c(name, self, type=TensorType(self.dims, real_type(self.element)))
+        return c.part(name, self)
 
     return lower
 
