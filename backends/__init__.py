@@ -112,7 +112,8 @@ def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
 @functools.cache
 def plugins() -> Mapping[str, EntryPoint]:
     """The targets of other packages that are installed, by name; none of them is imported."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return {entry.name: entry for entry in found}
 
 
 def plugin(entry: EntryPoint) -> Plugin:

@@ -60,9 +60,7 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
     return backend_of(target_of(options, level), name, options, tuner)
 
 
-def backend_of(
-    target: Target, name: str, options: Options, tuner: Tuner | None = None
-) -> Backend:
+def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend for a CPU, called `name`. A target of a class of its own may have another
     compiler (`Target.compiled`); its fields must say all that the code depends on."""
     from .build import begin_executor, build

@@ -11,176 +11,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from girih.hlo.errors import UnsupportedError
-
-HEAD = """#include <stdint.h>
-typedef unsigned __int128 u128;
-static inline float f32(uint32_t b) { union { uint32_t b; float f; } u = {b}; return u.f; }
-static inline double f64(uint64_t b) { union { uint64_t b; double f; } u = {b}; return u.f; }
-static inline void copy(char *to, const char *from, uint64_t n, uint8_t v)
-{ for (uint64_t i = 0; i < n; i++) to[i] = from[i]; }
-static inline void fill(char *to, uint8_t byte, uint64_t n, uint8_t v)
-{ for (uint64_t i = 0; i < n; i++) to[i] = byte; }
-static inline int ones(uint64_t x) { int n = 0; for (; x; x &= x - 1) n++; return n; }
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#define CLOCK() __builtin_ia32_rdtsc()
-#elif defined(__aarch64__)
-#define PAUSE() __asm__ volatile("yield")
-#define CLOCK() ({ uint64_t t; __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t)); t; })
-#endif
-"""
-SCALARS = {
-    "i1": "uint8_t", "i8": "uint8_t", "i16": "uint16_t", "i32": "uint32_t", "i64": "uint64_t",
-    "i128": "u128", "float": "float", "double": "double", "ptr": "char *", "void": "void",
-}  # fmt: skip
-SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "i128": 16, "float": 4, "double": 8, "ptr": 8}
-OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<",
-    "lshr": ">>", "ashr": ">>", "udiv": "/", "sdiv": "/", "urem": "%", "srem": "%",
-    "fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/",
-}  # fmt: skip
-SIGNED = {"ashr", "sdiv", "srem"}
-ORDERS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-CASTS = {
-    "trunc", "zext", "sext", "fptrunc", "fpext", "sitofp", "uitofp", "fptosi", "fptoui",
-    "ptrtoint", "inttoptr",
-}  # fmt: skip
-FLAGS = {"nsw", "nuw", "exact", "disjoint", "nnan", "ninf", "nsz", "contract", "inbounds", "samesign"}
-ATTRIBUTES = re.compile(r"\b(?:noalias|readonly|writeonly|nocapture|noundef|align \d+)\b ?")
+from .words import (
+    ATTRIBUTES,
+    CASTS,
+    FLAGS,
+    OPERATORS,
+    ORDERS,
+    SIGNED,
+    SIZES,
+    Module,
+    bits_of,
+    c_name,
+    parts_of,
+    typed,
+    unsupported,
+    vector,
+)
 
 
 def c_of(text: str) -> str:
     """The C of a module's text."""
-    return _Module().translated(text)
-
-
-def _unsupported(line: str) -> UnsupportedError:
-    return UnsupportedError(f"target cpu:c: there is no C for '{line.strip()[:120]}'")
-
-
-def _parts(text: str) -> list[str]:
-    """What commas part outside of brackets."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "<({[") - (letter in ">)}]")
-        if letter == "," and not depth:
-            found.append(text[start:place].strip())
-            start = place + 1
-    last = text[start:].strip()
-    return [*found, last] if last else found
-
-
-def _typed(text: str) -> tuple[str, str]:
-    """A type at the beginning of a text, and what follows it."""
-    text = text.strip()
-    if text[0] in "<{[":
-        close = {"<": ">", "{": "}", "[": "]"}[text[0]]
-        depth = 0
-        for place, letter in enumerate(text):
-            depth += (letter == text[0]) - (letter == close)
-            if not depth:
-                return text[: place + 1], text[place + 1 :].strip()
-    kind, _, rest = text.partition(" ")
-    return kind, rest.strip()
-
-
-def _vector(kind: str) -> tuple[int, str]:
-    """Lanes and element of a type; 0 lanes of a scalar."""
-    if kind[0] != "<":
-        return 0, kind
-    count, _, element = kind[1:-1].partition(" x ")
-    return int(count), element
-
-
-def _name(text: str) -> str:
-    return text[1:].replace(".", "_").replace("-", "_")
-
-
-class _Module:
-    """Types and functions that a module's C needs, in order."""
-
-    def __init__(self) -> None:
-        self.types: dict[str, str] = {}  # declaration of each, by name
-        self.globals: list[str] = []
-        self.heads: list[str] = []
-        self.functions: list[str] = []
-
-    def type(self, kind: str) -> str:
-        """The C name of a type."""
-        if kind in SCALARS:
-            return SCALARS[kind]
-        if kind[0] == "{":
-            fields = [self.type(part) for part in _parts(kind[1:-1])]
-            name = "S" + "_".join(re.sub(r"\W", "", field) for field in fields)
-            inside = " ".join(f"{field} m{n};" for n, field in enumerate(fields))
-            self.types.setdefault(name, f"typedef struct {{ {inside} }} {name};")
-            return name
-        lanes, element = _vector(kind)
-        if not lanes or element not in SIZES or lanes & (lanes - 1):
-            raise _unsupported(f"the type {kind}")
-        own, name = self.type("i64" if element == "ptr" else element), f"V{lanes}{element}"
-        size = lanes * SIZES[element]
-        self.types.setdefault(name, f"typedef {own} {name} __attribute__((vector_size({size})));")
-        return name
-
-    def memory(self, kind: str) -> str:
-        """The type as it lies anywhere in memory."""
-        name = self.type(kind)
-        own = "M" + re.sub(r"\W", "", name)
-        attributes = "__attribute__((aligned(1), may_alias))"
-        self.types.setdefault(own, f"typedef {name} {own} {attributes};")
-        return own
-
-    def translated(self, text: str) -> str:
-        lines = iter(text.splitlines())
-        for line in lines:
-            if line.startswith("@"):
-                self.globals.append(self.constant(line))
-            elif line.startswith("define "):
-                body = []
-                for inside in lines:
-                    if inside == "}":
-                        break
-                    body.append(inside.strip())
-                self.functions.append(_Function(self, line).translated(body))
-        heads = [f"{head};" for head in self.heads]
-        return "\n".join([HEAD, *self.types.values(), *self.globals, *heads, *self.functions, ""])
-
-    def constant(self, line: str) -> str:
-        """A table in read-only memory, as bytes or as the bits of its numbers."""
-        found = re.match(r'@([\w.]+) = .*?constant \[(\d+) x (\w+)\] (?:c"(.*)"|\[(.*)\])', line)
-        if found is None:
-            raise _unsupported(line)
-        name, count, element, text, numbers = found.groups()
-        if text is not None:
-            own = "uint8_t"
-            values = [f"0x{code}" for code in re.findall(r"\\(..)", text)]
-        else:
-            own = f"uint{8 * SIZES[element]}_t"
-            values = [_bits(element, _typed(part)[1]) for part in _parts(numbers)]
-        head = f"static const {own} {_name('@' + name)}[{count}] __attribute__((aligned(64)))"
-        return f"{head} = {{{', '.join(values)}}};"
-
-
-def _bits(element: str, number: str) -> str:
-    """The bits of a number as C: floats are written as those of a double."""
-    if element in ("float", "double"):
-        import struct
-
-        if not number.startswith("0x"):
-            raise _unsupported(number)
-        bits = int(number, 16)
-        if element == "float":
-            (value,) = struct.unpack("<d", struct.pack("<Q", bits))
-            if value != value:  # keeps a NaN's sign and payload
-                bits = bits >> 32 & 0x80000000 | 0x7F800000 | bits >> 29 & 0x7FFFFF
-            else:
-                (bits,) = struct.unpack("<I", struct.pack("<f", value))
-        return hex(bits) + ("u" if element == "float" else "ull")
-    if element == "i1":
-        return str(int(number in ("true", "1", "-1")))
-    return f"{int(number)}" if abs(int(number)) < 2**31 else f"{int(number) % 2**64}ull"
+    return Module().translated(text, lambda *given: _Function(*given[:2]).translated(given[2]))
 
 
 _HIDDEN = '__attribute__((visibility("hidden"))) '
@@ -189,19 +40,19 @@ _HIDDEN = '__attribute__((visibility("hidden"))) '
 class _Function:
     """One function's lines, statement by statement."""
 
-    def __init__(self, module: _Module, line: str) -> None:
+    def __init__(self, module: Module, line: str) -> None:
         found = re.match(r"define (?:(internal|hidden) )?(.+?) @([\w.]+)\((.*)\) #0", line)
         if found is None:
-            raise _unsupported(line)
+            raise unsupported(line)
         self.module = module
         linkage, returns, name, parameters = found.groups()
-        pairs = [_typed(ATTRIBUTES.sub("", part)) for part in _parts(parameters)]
+        pairs = [typed(ATTRIBUTES.sub("", part)) for part in parts_of(parameters)]
         self.types = {label: kind for kind, label in pairs}
-        given = ", ".join(f"{module.type(kind)} {_name(label)}" for kind, label in pairs)
+        given = ", ".join(f"{module.type(kind)} {c_name(label)}" for kind, label in pairs)
         static = {"internal": "static ", "hidden": _HIDDEN}.get(linkage, "")
         if "noinline" in line:
             static += "__attribute__((noinline)) "
-        self.head = f"{static}{module.type(returns)} {_name('@' + name)}({given or 'void'})"
+        self.head = f"{static}{module.type(returns)} {c_name('@' + name)}({given or 'void'})"
         module.heads.append(self.head)
         self.out: list[str] = []
         self.locals: list[str] = []
@@ -214,9 +65,9 @@ class _Function:
             if line.endswith(":"):
                 label = line[:-1]
             elif found := re.match(r"(%\S+) = phi (.*)", line):
-                kind, rest = _typed(found[2])
-                for pair in _parts(rest):
-                    value, origin = _parts(pair[1:-1])
+                kind, rest = typed(found[2])
+                for pair in parts_of(rest):
+                    value, origin = parts_of(pair[1:-1])
                     self.arrivals.setdefault(f"{origin[1:]}>{label}", []).append(
                         (found[1], kind, value)
                     )
@@ -230,29 +81,29 @@ class _Function:
     def value(self, kind: str, text: str) -> str:
         """An operand as an expression."""
         if text[0] == "%":
-            return _name(text)
-        lanes, element = _vector(kind)
+            return c_name(text)
+        lanes, element = vector(kind)
         if lanes:
             if text.startswith("splat"):
-                numbers = [self.value(element, _typed(text[7:-1])[1])] * lanes
+                numbers = [self.value(element, typed(text[7:-1])[1])] * lanes
             elif text[0] == "<":
-                numbers = [self.value(*_typed(part)) for part in _parts(text[1:-1])]
+                numbers = [self.value(*typed(part)) for part in parts_of(text[1:-1])]
             else:
                 numbers = ["0"] * lanes  # zeroinitializer, poison
             return f"({self.module.type(kind)}){{{', '.join(numbers)}}}"
         if kind[0] == "{":
             return f"({self.module.type(kind)}){{0}}"
         if text[0] == "@":
-            return f"((char *){_name(text)})"
+            return f"((char *){c_name(text)})"
         if text in ("null", "poison", "undef", "zeroinitializer"):
             return f"(({self.module.type(kind)})0)"
         if element in ("float", "double"):
-            return f"f{8 * SIZES[element]}({_bits(element, text)})"
-        return f"(({self.module.type(kind)}){_bits(element, text)})"
+            return f"f{8 * SIZES[element]}({bits_of(element, text)})"
+        return f"(({self.module.type(kind)}){bits_of(element, text)})"
 
     def typed(self, text: str) -> tuple[str, str]:
         """The type and the expression of a text that has both."""
-        kind, rest = _typed(text)
+        kind, rest = typed(text)
         return kind, self.value(kind, ATTRIBUTES.sub("", rest))
 
     # Statements.
@@ -260,7 +111,7 @@ class _Function:
     def line(self, line: str) -> None:
         if line.endswith(":"):
             self.block = line[:-1]
-            self.out.append(f"{_name('%' + self.block)}_: ;")
+            self.out.append(f"{c_name('%' + self.block)}_: ;")
             return
         found = re.match(r"(%\S+) = (.*)", line)
         target, text = (found[1], found[2]) if found else ("", line)
@@ -276,29 +127,29 @@ class _Function:
         elif (own := getattr(self, f"do_{opcode}", None)) is not None:
             own(" ".join(words))
         else:
-            raise _unsupported(line)
+            raise unsupported(line)
 
     def give(self, kind: str, expression: str) -> None:
         """The line's result is an expression."""
         self.types[self.target] = kind
-        self.locals.append(f"{self.module.type(kind)} {_name(self.target)};")
-        self.out.append(f"{_name(self.target)} = {expression};")
+        self.locals.append(f"{self.module.type(kind)} {c_name(self.target)};")
+        self.out.append(f"{c_name(self.target)} = {expression};")
 
     def give_lanes(self, kind: str, lane: Callable[[str], str]) -> None:
         """The same, lane by lane of a vector; `lane` gives the expression of one from "" or
         "[i]"."""
-        lanes, _ = _vector(kind)
+        lanes, _ = vector(kind)
         if not lanes:
             self.give(kind, lane(""))
             return
-        name = _name(self.target)
+        name = c_name(self.target)
         self.types[self.target] = kind
         self.locals.append(f"{self.module.type(kind)} {name};")
         self.out.append(f"for (int i = 0; i < {lanes}; i++) {name}[i] = {lane('[i]')};")
 
     def held(self, expression: str, kind: str) -> str:
         """An expression that lanes can be taken of."""
-        if _vector(kind)[0] and expression[0] == "(":
+        if vector(kind)[0] and expression[0] == "(":
             name = f"c{len(self.out)}_{len(self.locals)}"
             self.locals.append(f"{self.module.type(kind)} {name};")
             self.out.append(f"{name} = {expression};")
@@ -306,15 +157,15 @@ class _Function:
         return expression
 
     def binary(self, opcode: str, text: str) -> None:
-        kind, rest = _typed(text)
-        lanes, element = _vector(kind)
-        left, right = (self.value(kind, part) for part in _parts(rest))
+        kind, rest = typed(text)
+        lanes, element = vector(kind)
+        left, right = (self.value(kind, part) for part in parts_of(rest))
         if opcode in SIGNED:
             left, right = (self.held(value, kind) for value in (left, right))
             own = f"(int{8 * SIZES[element]}_t)"
             self.give_lanes(kind, lambda i: f"{own}{left}{i} {OPERATORS[opcode]} {own}{right}{i}")
         elif element == "i1" and opcode in ("add", "sub", "mul"):
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         else:
             self.give(kind, f"{left} {OPERATORS[opcode]} {right}")
 
@@ -326,15 +177,15 @@ class _Function:
         self.give(*self.typed(text))
 
     def compared(self, text: str, sign: Callable[[str, str], str], order: str) -> None:
-        kind, rest = _typed(text)
-        left, right = (self.held(self.value(kind, part), kind) for part in _parts(rest))
-        lanes, element = _vector(kind)
+        kind, rest = typed(text)
+        left, right = (self.held(self.value(kind, part), kind) for part in parts_of(rest))
+        lanes, element = vector(kind)
         result = f"<{lanes} x i1>" if lanes else "i1"
         self.give_lanes(result, lambda i: sign(f"{left}{i}", f"{right}{i}"))
 
     def do_icmp(self, text: str) -> None:
         order, _, rest = text.partition(" ")
-        _, element = _vector(_typed(rest)[0])
+        _, element = vector(typed(rest)[0])
         own = f"(int{8 * SIZES[element]}_t)" if order[0] == "s" else ""
         mark = ORDERS[order if order in ORDERS else order[1:]]
         self.compared(rest, lambda a, b: f"{own}{a} {mark} {own}{b}", order)
@@ -352,13 +203,12 @@ class _Function:
         self.compared(rest, said, order)
 
     def do_select(self, text: str) -> None:
-        (chosen, condition), (kind, left), (_, right) = map(self.typed, _parts(text))
-        if not _vector(chosen)[0]:
+        (chosen, condition), (kind, left), (_, right) = map(self.typed, parts_of(text))
+        if not vector(chosen)[0]:
             self.give(kind, f"{condition} ? {left} : {right}")
             return
         condition, left, right = (
-            self.held(value, of)
-            for value, of in ((condition, chosen), (left, kind), (right, kind))
+            self.held(value, of) for value, of in ((condition, chosen), (left, kind), (right, kind))
         )
         self.give_lanes(kind, lambda i: f"{condition}{i} ? {left}{i} : {right}{i}")
 
@@ -366,8 +216,8 @@ class _Function:
         source, _, kind = text.rpartition(" to ")
         before, value = self.typed(source)
         value = self.held(value, before)
-        _, narrow = _vector(before)
-        _, element = _vector(kind)
+        _, narrow = vector(before)
+        _, element = vector(kind)
         own = self.module.type("i64" if element == "ptr" and kind != "ptr" else element)
         inner = ""
         if opcode in ("sext", "sitofp"):
@@ -381,40 +231,42 @@ class _Function:
         source, _, kind = text.rpartition(" to ")
         before, value = self.typed(source)
         if "i1>" in before + kind:
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         a, b = self.module.type(before), self.module.type(kind)
         self.give(kind, f"({{ union {{ {a} a; {b} b; }} u; u.a = {value}; u.b; }})")
 
     # Memory.
 
     def do_getelementptr(self, text: str) -> None:
-        size, base, index = _parts(text)
+        size, base, index = parts_of(text)
         (base_kind, pointer), (index_kind, at) = self.typed(base), self.typed(index)
-        lanes = max(_vector(base_kind)[0], _vector(index_kind)[0])
+        lanes = max(vector(base_kind)[0], vector(index_kind)[0])
         at, pointer = self.held(at, index_kind), self.held(pointer, base_kind)
-        signed = f"(int{8 * SIZES[_vector(index_kind)[1]]}_t)"
+        signed = f"(int{8 * SIZES[vector(index_kind)[1]]}_t)"
         width = f"(int64_t)sizeof({self.module.type(size)})"
         if not lanes:
             self.give("ptr", f"{pointer} + (int64_t){signed}{at} * {width}")
             return
-        mine, own = (("[i]" if _vector(kind)[0] else "") for kind in (base_kind, index_kind))
+        mine, own = (("[i]" if vector(kind)[0] else "") for kind in (base_kind, index_kind))
         self.give_lanes(
             f"<{lanes} x ptr>",
-            lambda i: f"(uint64_t){pointer}{mine} + (uint64_t)((int64_t){signed}{at}{own} * {width})",
+            lambda i: (
+                f"(uint64_t){pointer}{mine} + (uint64_t)((int64_t){signed}{at}{own} * {width})"
+            ),
         )
 
     def do_load(self, text: str) -> None:
         if text.startswith("atomic "):
-            kind, pointer = _parts(text[7:])[:2]
+            kind, pointer = parts_of(text[7:])[:2]
             _, where = self.typed(pointer.split(" seq_cst")[0])
             self.give(kind, f"__atomic_load_n(({self.module.type(kind)} *){where}, 5)")
             return
-        kind, pointer = _parts(text)[:2]
+        kind, pointer = parts_of(text)[:2]
         self.give(kind, f"*({self.module.memory(kind)} *){self.typed(pointer)[1]}")
 
     def do_store(self, text: str) -> None:
         atomic = text.startswith("atomic ")
-        value, pointer = _parts(text.removeprefix("atomic "))[:2]
+        value, pointer = parts_of(text.removeprefix("atomic "))[:2]
         kind, stored = self.typed(value)
         _, where = self.typed(pointer.split(" seq_cst")[0])
         if atomic:
@@ -425,34 +277,33 @@ class _Function:
 
     def do_atomicrmw(self, text: str) -> None:
         action, _, rest = text.partition(" ")
-        pointer, value = _parts(rest)
+        pointer, value = parts_of(rest)
         kind, given = self.typed(value.split(" seq_cst")[0])
         where = self.typed(pointer)[1]
         names = {"xchg": "exchange_n"} | {n: f"fetch_{n}" for n in ("add", "sub", "and", "or")}
         if action not in names:
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         own = self.module.type(kind)
         self.give(kind, f"__atomic_{names[action]}(({own} *){where}, {given}, 5)")
 
     def do_cmpxchg(self, text: str) -> None:
-        pointer, expected, new = _parts(text)
+        pointer, expected, new = parts_of(text)
         (kind, old), (_, fresh) = self.typed(expected), self.typed(new.split(" seq_cst")[0])
         pair, own = f"{{ {kind}, i1 }}", self.module.type(kind)
         self.give(pair, self.value(pair, "poison"))
-        name, where = _name(self.target), self.typed(pointer)[1]
+        name, where = c_name(self.target), self.typed(pointer)[1]
         self.out.append(f"{name}.m0 = {old};")
-        self.out.append(
-            f"{name}.m1 = __atomic_compare_exchange_n(({own} *){where}, &{name}.m0, {fresh}, 0, 5, 5);"
-        )
+        given = f"({own} *){where}, &{name}.m0, {fresh}, 0, 5, 5"
+        self.out.append(f"{name}.m1 = __atomic_compare_exchange_n({given});")
 
     def do_fence(self, text: str) -> None:
         self.out.append("__atomic_thread_fence(5);")
 
     def do_alloca(self, text: str) -> None:
-        kind, count, *rest = _parts(text)
-        many = int(_typed(count)[1]) if count[0] == "i" else 1
+        kind, count, *rest = parts_of(text)
+        many = int(typed(count)[1]) if count[0] == "i" else 1
         align = next((part.split(" ")[1] for part in (count, *rest) if part[:5] == "align"), "16")
-        room = f"m{_name(self.target)}"
+        room = f"m{c_name(self.target)}"
         self.locals.append(
             f"{self.module.type(kind)} {room}[{max(1, many)}] __attribute__((aligned({align})));"
         )
@@ -461,61 +312,61 @@ class _Function:
     # Vectors and structures.
 
     def do_insertelement(self, text: str) -> None:
-        (kind, whole), (_, value), (_, lane) = map(self.typed, _parts(text))
+        (kind, whole), (_, value), (_, lane) = map(self.typed, parts_of(text))
         self.give(kind, whole)
         if kind.endswith("ptr>"):
             value = f"(uint64_t){value}"
-        self.out.append(f"{_name(self.target)}[{lane}] = {value};")
+        self.out.append(f"{c_name(self.target)}[{lane}] = {value};")
 
     def do_extractelement(self, text: str) -> None:
-        (kind, whole), (_, lane) = map(self.typed, _parts(text))
-        element = _vector(kind)[1]
+        (kind, whole), (_, lane) = map(self.typed, parts_of(text))
+        element = vector(kind)[1]
         self.give(element, f"({self.module.type(element)}){self.held(whole, kind)}[{lane}]")
 
     def do_shufflevector(self, text: str) -> None:
-        first, second, mask = _parts(text)
+        first, second, mask = parts_of(text)
         (kind, left), (_, right) = self.typed(first), self.typed(second)
-        shape, said = _typed(mask)
-        count, (lanes, element) = _vector(shape)[0], _vector(kind)
+        shape, said = typed(mask)
+        count, (lanes, element) = vector(shape)[0], vector(kind)
         places = [0] * count
         if said[0] == "<":
-            places = [int(p) if (p := _typed(x)[1]).isdigit() else 0 for x in _parts(said[1:-1])]
+            places = [int(p) if (p := typed(x)[1]).isdigit() else 0 for x in parts_of(said[1:-1])]
         elif said.startswith("splat"):
-            places = [int(_typed(said[7:-1])[1])] * count
+            places = [int(typed(said[7:-1])[1])] * count
         left, right = self.held(left, kind), self.held(right, kind)
         picked = [f"{left}[{p}]" if p < lanes else f"{right}[{p - lanes}]" for p in places]
         result = f"<{count} x {element}>"
         self.give(result, f"({self.module.type(result)}){{{', '.join(picked)}}}")
 
     def do_extractvalue(self, text: str) -> None:
-        whole, number = _parts(text)
+        whole, number = parts_of(text)
         kind, value = self.typed(whole)
-        self.give(_parts(kind[1:-1])[int(number)], f"{value}.m{number}")
+        self.give(parts_of(kind[1:-1])[int(number)], f"{value}.m{number}")
 
     def do_insertvalue(self, text: str) -> None:
-        whole, part, number = _parts(text)
+        whole, part, number = parts_of(text)
         kind, value = self.typed(whole)
         self.give(kind, value)
-        self.out.append(f"{_name(self.target)}.m{number} = {self.typed(part)[1]};")
+        self.out.append(f"{c_name(self.target)}.m{number} = {self.typed(part)[1]};")
 
     # Control flow.
 
     def do_phi(self, text: str) -> None:
-        kind, _ = _typed(text)
-        self.locals.append(f"{self.module.type(kind)} {_name(self.target)}_in;")
-        self.give(kind, f"{_name(self.target)}_in")
+        kind, _ = typed(text)
+        self.locals.append(f"{self.module.type(kind)} {c_name(self.target)}_in;")
+        self.give(kind, f"{c_name(self.target)}_in")
 
     def jump(self, label: str) -> str:
         """To a block of this function, with the values that its phis take from here."""
         label = label.strip().removeprefix("label %")
         moves = [
-            f"{_name(target)}_in = {self.value(kind, value)};"
+            f"{c_name(target)}_in = {self.value(kind, value)};"
             for target, kind, value in self.arrivals.get(f"{self.block}>{label}", ())
         ]
-        return f"{{ {' '.join(moves)} goto {_name('%' + label)}_; }}"
+        return f"{{ {' '.join(moves)} goto {c_name('%' + label)}_; }}"
 
     def do_br(self, text: str) -> None:
-        parts = _parts(text)
+        parts = parts_of(text)
         if len(parts) == 1:
             self.out.append(self.jump(parts[0]))
             return
@@ -524,7 +375,7 @@ class _Function:
 
     def do_switch(self, text: str) -> None:
         head, _, cases = text.partition("[")
-        value, default = _parts(head)
+        value, default = parts_of(head)
         self.out.append(f"switch ({self.typed(value)[1]}) {{")
         for number, label in re.findall(r"\w+ (-?\d+), (label %\S+)", cases):
             self.out.append(f"case {number}: {self.jump(label)}")
@@ -545,18 +396,18 @@ class _Function:
         if found := re.match(r'(\S+) asm (?:sideeffect )?"", "=\w,0"\((.*)\)', text):
             self.give(found[1], self.typed(found[2])[1])
             return
-        kind, rest = _typed(text)
+        kind, rest = typed(text)
         if rest[0] == "(":  # of a function with any number of arguments
             rest = rest[rest.index(")") + 2 :]
         found = re.match(r"([@%][\w.]+)\((.*)\)", rest)
         if found is None:
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         name = found[1]
-        given = [self.typed(ATTRIBUTES.sub("", part)) for part in _parts(found[2])]
+        given = [self.typed(ATTRIBUTES.sub("", part)) for part in parts_of(found[2])]
         if name.startswith("@llvm."):
             self.intrinsic(name[6:].split("."), kind, given)
             return
-        function = _name(name)
+        function = c_name(name)
         if name[0] == "%":
             types = ", ".join(self.module.type(kind) for kind, _ in given)
             function = f"(({self.module.type(kind)} (*)({types})){function})"
@@ -587,7 +438,7 @@ class _Function:
                 kind,
                 lambda i: form(
                     *(
-                        f"{value}{i if _vector(of)[0] else ''}"
+                        f"{value}{i if vector(of)[0] else ''}"
                         for value, (of, _) in zip(held, given, strict=True)
                     )
                 ),
@@ -597,7 +448,7 @@ class _Function:
         self, name: str, parts: list[str], kind: str, given: list[tuple[str, str]]
     ) -> Callable[..., str]:
         """An intrinsic of single elements as an expression of its arguments."""
-        _, element = _vector(kind)
+        _, element = vector(kind)
         bits = 8 * SIZES.get(element, 0)
         own, signed = self.module.type(element), f"(int{bits}_t)"
         tail = "f" if element == "float" else ""
@@ -607,22 +458,16 @@ class _Function:
             cast, mark = signed if name[0] == "s" else "", "<" if name.endswith("min") else ">"
             return lambda a, b: f"{cast}{a} {mark} {cast}{b} ? {a} : {b}"
         if name in ("minimum", "maximum"):
-            mark, join = ("<", "|") if name == "minimum" else (">", "&")
-            word = f"uint{bits}_t"
-            pun = f"({{ union {{ {own} f; {word} b; }} p, q; p.f = %s; q.f = %s; p.b {join}= q.b; p.f; }})"
-            return lambda a, b: (
-                f"{a} != {a} ? {a} : {b} != {b} ? {b} : {a} {mark} {b} ? {a} : "
-                f"{b} {mark} {a} ? {b} : {pun % (a, b)}"
-            )
+            macro = "LEAST" if name == "minimum" else "MOST"
+            return lambda a, b: f"{macro}({own}, uint{bits}_t, {a}, {b})"
         if name in ("fptosi", "fptoui"):
-            least = f"-0x1p{bits - 1}" if name == "fptosi" else "0.0"
-            most = f"0x1p{bits - 1 if name == 'fptosi' else bits}"
-            low = f"({own})1 << {bits - 1}" if name == "fptosi" else "0"
-            high = f"({own})-1 >> 1" if name == "fptosi" else f"({own})-1"
-            cast = signed if name == "fptosi" else f"({own})"
-            return lambda a, *_: (
-                f"{a} != {a} ? 0 : {a} <= {least} ? {low} : {a} >= {most} ? {high} : ({own}){cast}{a}"
-            )
+            most, low, high = f"0x1p{bits}", "0", f"({own})-1"
+            if name == "fptosi":
+                most, low, high = f"0x1p{bits - 1}", f"({own})1 << {bits - 1}", f"({own})-1 >> 1"
+            least = f"-{most}" if name == "fptosi" else "0.0"
+            cast = signed if name == "fptosi" else own
+            rest = f"{least}, {most}, {low}, {high}"
+            return lambda a, *_: f"SATURATED({own}, {cast.strip('()')}, {a}, {rest})"
         if name in ("ctpop", "ctlz", "cttz") and bits <= 64:
             if name == "ctpop":
                 return lambda a: f"ones({a})"
@@ -632,26 +477,25 @@ class _Function:
         if name == "abs":
             return lambda a, *_: f"{signed}{a} < 0 ? -{a} : {a}"
         if name in ("fshl", "fshr"):
-            turn = f"(%s & {bits - 1})" if name == "fshl" else f"({bits} - (%s & {bits - 1}))"
-            return lambda a, b, n: (
-                f"({own})((({a} << {turn % n} % {bits}) | ({b} >> 1 >> ({bits - 1} - {turn % n} % {bits}))))"
-            )
-        raise _unsupported(self.source)
+            if name == "fshr":
+                return lambda a, b, n: f"SHIFTED({own}, {bits}, {a}, {b}, {bits} - {n} % {bits})"
+            return lambda a, b, n: f"SHIFTED({own}, {bits}, {a}, {b}, {n})"
+        raise unsupported(self.source)
 
     def masked(self, action: str, kind: str, given: list[tuple[str, str]]) -> None:
         """Loads and stores of the lanes that a mask has."""
         held = [self.held(value, of) for of, value in given]
         if action in ("load", "gather"):
             pointers, mask, other = held
-            memory = self.module.memory(_vector(kind)[1])
+            memory = self.module.memory(vector(kind)[1])
             at = "(char *)%s[i]" if action == "gather" else f"%s + i * sizeof({memory})"
             where = f"*({memory} *)({at % pointers})"
             self.give_lanes(kind, lambda i: f"{mask}{i} ? {where} : {other}{i}")
             return
         if action not in ("store", "scatter"):
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         value, pointers, mask = held
-        lanes, element = _vector(given[0][0])
+        lanes, element = vector(given[0][0])
         memory = self.module.memory(element)
         at = "(char *)%s[i]" if action == "scatter" else f"%s + i * sizeof({memory})"
         self.out.append(
@@ -663,9 +507,9 @@ class _Function:
         """All lanes of a vector as one, in their order."""
         *start, (shape, whole) = given
         whole = self.held(whole, shape)
-        lanes = _vector(shape)[0]
+        lanes = vector(shape)[0]
         mark = {"or": "|", "and": "&", "xor": "^", "add": "+", "mul": "*", "fadd": "+", "fmul": "*"}
-        name = _name(self.target)
+        name = c_name(self.target)
         if action in mark:
             self.give(kind, start[0][1] if start else f"{whole}[0]")
             step = f"{name} = {name} {mark[action]} {whole}[i];"
@@ -674,6 +518,5 @@ class _Function:
             form = self.formula(action, [action], kind, [])
             step = f"{name} = {form(name, f'{whole}[i]')};"
         else:
-            raise _unsupported(self.source)
+            raise unsupported(self.source)
         self.out.append(f"for (int i = {0 if start else 1}; i < {lanes}; i++) {step}")
-
