@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ..hlo.errors import UserError
@@ -14,6 +16,8 @@ from ..optimizer.schedule import Schedule
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 
+API = 1  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
+GROUP = "girih.backends"  # of entry points
 SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
 
 
@@ -59,22 +63,70 @@ class Backend:
     shared_packing: Callable[[Op], Any] | None = None
 
 
+@dataclass(frozen=True)
+class Plugin:
+    """A target of another package's, which an entry point of the group "girih.backends" names.
+
+    name: the target's, as the entry point's. "cpu:NAME" makes plans and images that run like the
+    CPU's; another family runs on a device that the group "girih.devices" names (runtime/devices).
+    make: the backend for a target of this name, options, and what knows or measures choices.
+    about: what users read of it. api: of this class and `Backend`; another one is refused.
+    """
+
+    name: str
+    make: Callable[[str, Options, Tuner | None], Backend]
+    about: str = ""
+    api: int = API
+
+
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend of that name; UserError if there is none. Imports only what it needs.
     `tuner`: what knows or measures choices; None leaves them to the cost model."""
-    if target == "cpu" or target.startswith("cpu:"):
+    family, _, which = target.partition(":")
+    if target == "cpu":
         from .cpu import backend
 
-        return backend(options, tuner, target.partition(":")[2] if ":" in target else None)
+        return backend(options, tuner)
     if target == "null":
         from .null import backend
 
         return backend(options, tuner)
-    if target.partition(":")[0] in ("nvidia", SIMULATED):
+    if family in ("nvidia", SIMULATED):
         from .nvidia import backend
 
         return backend(target, options, tuner)
+    found = plugins().get(target) or plugins().get(family)
+    if found is not None:
+        return plugin(found).make(target, options, tuner)
+    if family == "cpu":
+        from .cpu import backend
+
+        return backend(options, tuner, which)
+    others = f", {', '.join(plugins())} of other packages" if plugins() else ""
     raise UserError(
         f"there is no target '{target}'; targets are cpu (this machine's), cpu:avx2 and other "
-        f"levels, nvidia:sm_90a and other architectures, {SIMULATED} and null"
+        f"levels, nvidia:sm_90a and other architectures, {SIMULATED} and null{others}"
     )
+
+
+@functools.cache
+def plugins() -> Mapping[str, EntryPoint]:
+    """The targets of other packages that are installed, by name; none of them is imported."""
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return {entry.name: entry for entry in found}
+
+
+def plugin(entry: EntryPoint) -> Plugin:
+    """What an entry point names; UserError says why it cannot be used."""
+    label = f"target {entry.name}: {entry.value}"
+    if entry.dist is not None:
+        label += f" of the package {entry.dist.name} {entry.dist.version}"
+    try:
+        found = entry.load()
+    except Exception as error:
+        raise UserError(f"{label} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Plugin) or found.name != entry.name:
+        raise UserError(f"{label} is no girih.backends.Plugin of that name")
+    if found.api != API:
+        raise UserError(f"{label} is for interface {found.api} of backends, this girih has {API}")
+    return found

@@ -526,6 +526,30 @@ def bisect(
     )
 
 
+@app.command(name="check-backend")
+def check_backend_command(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A target, such as cpu or another package's.")
+    ],
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="An operation; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compile and run the cases of all operations, and compare with what they mean.
+
+    Examples:
+
+      girih check-backend cpu:c
+
+      girih check-backend cpu --only sort --only scatter
+    """
+    from .conforming import check_backend
+
+    if not check_backend(target, only or [], as_json):
+        raise typer.Exit(1)
+
+
 @app.command(name="export")
 def export_command(
     source: Source,

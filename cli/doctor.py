@@ -316,8 +316,8 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
         )
     except UserError as error:
         return findings.add(place, error, "compile the program again")
-    if devices.family(target) not in devices.TARGETS:
-        known = ", ".join(devices.TARGETS)
+    if devices.family(target) not in devices.known_families():
+        known = ", ".join(devices.known_families())
         return findings.add(place, f"this girih runs only {known}", "compile it for this machine")
     for check in (check_version, devices.check_machine):
         try:

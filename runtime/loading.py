@@ -66,7 +66,7 @@ def load(
     variant = bundle.variants[chosen]
     plans = [parse_plan(variant, bundle.label, entry) for entry in bundle.signatures]
     plan = plans[0]
-    native = variant.native or any(devices.family(p.target) in devices.NATIVE for p in plans)
+    native = variant.native or any(devices.is_native(p.target) for p in plans)
     if native and not (allow_native or bundle.is_trusted):
         return anew(_STRANGE, _ALLOW)
     try:

@@ -56,6 +56,13 @@ def _target_of(options: Options, level: str | None) -> Target:
 def backend(options: Options, tuner: Tuner | None = None, level: str | None = None) -> Backend:
     """The backend for CPUs of a feature level, else for this machine, or for the lower level that
     the options ask for; `tuner` knows or measures choices."""
+    name = f"cpu:{level}" if level else "cpu"
+    return backend_of(target_of(options, level), name, options, tuner)
+
+
+def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend for a CPU, called `name`. A target of a class of its own may have another
+    compiler (`Target.compiled`); its fields must say all that the code depends on."""
     from .build import begin_executor, build
     from .cache import open_cache
     from .codegen import host_target
@@ -64,8 +71,7 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
     from .machines import label, machine_of
     from .slow import slow
 
-    target, disk = target_of(options, level), open_cache(options.cache)
-    name = f"cpu:{level}" if level else "cpu"
+    disk = open_cache(options.cache)
     begun: list[Future[CompiledKernel]] = []
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:

@@ -19,7 +19,7 @@ from .. import Scheduled
 from ..jobs import pool
 from . import executor
 from .cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
-from .codegen import KernelCode, Target, compile_object
+from .codegen import KernelCode, Target
 from .contract.blocking import Blocking
 from .foreign import renamed
 from .image import link
@@ -43,7 +43,7 @@ def _executor(target: Target, disk: DiskCache | None) -> CompiledKernel:
     disk = None if compiler_digest() is None else disk
     known = CACHE.find(_EXECUTOR, target, disk)
     if known is None:
-        code = compile_object(_executor_text(target), target)
+        code = target.compiled(_executor_text(target))
         known = CompiledKernel(executor.RUN_SYMBOL, KernelFacts(0), code)
         CACHE.add(_EXECUTOR, target, disk, known)
     return known
@@ -86,7 +86,7 @@ class _Job:
         if symbol not in self.objects and code.object:
             self.objects[symbol] = pool().submit(renamed, code.object, code.symbol, symbol)
         elif symbol not in self.objects:
-            self.objects[symbol] = pool().submit(compile_object, ir_text, target)
+            self.objects[symbol] = pool().submit(target.compiled, ir_text)
         facts = _facts(code, tuple(guards))
         self.under_way[text] = symbol, facts
         return facts

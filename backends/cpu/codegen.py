@@ -103,6 +103,10 @@ class Target(AnyTarget):
 
         return emit(op, self)
 
+    def compiled(self, ir_text: str) -> bytes:
+        """The ELF object of an IR module: what another backend of CPUs does its own way."""
+        return compile_object(ir_text, self)
+
     def module(self) -> llvm.Module:
         """An empty module of this target."""
         return llvm.Module(self.attributes, fused=self.fused, architecture=self.architecture)

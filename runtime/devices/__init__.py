@@ -22,6 +22,49 @@ TARGETS = {
 }
 # Families whose plans steer machine code: even a plan without an image is native there.
 NATIVE = ("cpu", "nvidia")
+GROUP = "girih.devices"  # of entry points: other packages' families, each with a variant class
+
+
+def known_families() -> tuple[str, ...]:
+    """The families of targets that can run here, those of other packages last."""
+    return (*TARGETS, *_installed())
+
+
+def is_native(target: str) -> bool:
+    """Whether plans of a target steer machine code, which a stranger's may not without leave: those
+    of devices that other packages bring always do."""
+    return family(target) in NATIVE or family(target) not in TARGETS
+
+
+@functools.cache
+def _installed() -> Mapping[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in TARGETS}
+
+
+def _variant_class(target: str) -> tuple[Any, Any]:
+    """The module of a target's devices, and the class that opens a plan on one; UserError if none
+    is here."""
+    name = family(target)
+    if name in TARGETS:
+        module_name, variant = TARGETS[name]
+        module = importlib.import_module(f".{module_name}", __name__)
+        return module, getattr(module, variant)
+    entry = _installed().get(name)
+    if entry is None:
+        raise UserError(
+            f"this girih runs the targets {', '.join(known_families())}; the program is for "
+            f"{target!r}"
+        )
+    try:
+        opened = entry.load()
+    except Exception as error:
+        raise UserError(
+            f"the devices of target {name}, {entry.value}, cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return importlib.import_module(opened.__module__), opened
 
 
 def family(target: str) -> str:
@@ -89,12 +132,7 @@ def open_device(
     with it. sizes, beside: where calls decide sizes (`CpuVariant`).
     """
     shared = {} if shared is None else shared
-    if family(plan.target) not in TARGETS:
-        raise UserError(
-            f"this girih runs the targets {', '.join(TARGETS)}; the program is for {plan.target!r}"
-        )
-    name, variant = TARGETS[family(plan.target)]
-    module = importlib.import_module(f".{name}", __name__)
+    name, (module, variant) = family(plan.target), _variant_class(plan.target)
     if name == "nvidia":
         find = functools.partial(_own_gpu, bool(plan.processes))
         find = find if driver is None else lambda: driver
@@ -111,7 +149,7 @@ def open_device(
         refusing = Device(refuse, lambda *_: refuse(), lambda *_: refuse())
         return refusing._replace(at=lambda *_: refusing)
     several = (facts, comm_timeout, shared, sizes, beside) if name == "cpu" else ()
-    opened = getattr(module, variant)(plan, image, weights, threads, pin, *several)
+    opened = variant(plan, image, weights, threads, pin, *several)
     return _device(module, opened, plan.memory.arena_bytes)
 
 
@@ -148,9 +186,10 @@ def _binder(run: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
 def choose_target(
     variants: Mapping[str, Any], target: str | None, label: str = "the program"
 ) -> str:
-    """The target to run: the one asked for, the first of `TARGETS` that is there, or the first."""
+    """The target to run: the one asked for, the first of `known_families()` that is there, or
+    the first."""
     if target is None:
-        known = [name for one in TARGETS for name in variants if family(name) == one]
+        known = [name for one in known_families() for name in variants if family(name) == one]
         target = next(iter(known or variants), None)
         if target is None:
             raise UserError(f"{label}: it holds no compiled variant; compile it again")
