@@ -369,6 +369,9 @@ def scalars(vector: Value) -> list[int | Value] | None:
     dense = constant_of(_through_converts(vector))
     if dense is not None:
         return [int(entry) for entry in dense.array.reshape(-1)]
+    op = _through_converts(vector).op
+    if op is not None and op.name in _NEUTRAL and vector.rank == 1:
+        return _joined(op.name, *map(scalars, op.operands))
     found = pieces(vector)
     if found is None:
         return None
@@ -377,6 +380,32 @@ def scalars(vector: Value) -> list[int | Value] | None:
         dense = constant_of(_stripped(piece))
         entries.append(piece if dense is None else int(dense.array.reshape(-1)[0]))
     return entries
+
+
+# What leaves the other operand, the second one alone, as it is.
+_NEUTRAL = {"add": (0, 0), "subtract": (None, 0), "multiply": (1, 1)}
+
+
+def _joined(
+    name: str, left: list[int | Value] | None, right: list[int | Value] | None
+) -> list[int | Value] | None:
+    """Entries of arithmetic on vectors, where it makes no new scalars."""
+    if left is None or right is None:
+        return None
+    first, second = _NEUTRAL[name]
+    found: list[int | Value] = []
+    for one, other in zip(left, right, strict=True):
+        if isinstance(one, int) and isinstance(other, int):
+            made = _ARITHMETIC[name](one, other)
+            assert isinstance(made, int)
+            found.append(made)
+        elif isinstance(other, int) and other == second:
+            found.append(one)
+        elif isinstance(one, int) and one == first:
+            found.append(other)
+        else:
+            return None
+    return found
 
 
 def _through_converts(value: Value) -> Value:
