@@ -7,6 +7,7 @@ a value always has the dims `largest(true dims)`, so that equal true dims have e
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -233,6 +234,10 @@ class Scope:
         taken = {*used, *self.module.symbols}
         return next(f"n{k}" for k in range(len(taken) + 1) if f"n{k}" not in taken)
 
+    def new(self) -> SymbolicDim:
+        """A size of its own."""
+        return SymbolicDim(self.named(0))
+
     # Checks.
 
     def check(self, b: Builder, op: Op, holds: Callable[[], Value], what: str) -> None:
@@ -369,9 +374,6 @@ def scalars(vector: Value) -> list[int | Value] | None:
     dense = constant_of(_through_converts(vector))
     if dense is not None:
         return [int(entry) for entry in dense.array.reshape(-1)]
-    op = _through_converts(vector).op
-    if op is not None and op.name in _NEUTRAL and vector.rank == 1:
-        return _joined(op.name, *map(scalars, op.operands))
     found = pieces(vector)
     if found is None:
         return None
@@ -382,30 +384,38 @@ def scalars(vector: Value) -> list[int | Value] | None:
     return entries
 
 
-# What leaves the other operand, the second one alone, as it is.
-_NEUTRAL = {"add": (0, 0), "subtract": (None, 0), "multiply": (1, 1)}
-
-
-def _joined(
-    name: str, left: list[int | Value] | None, right: list[int | Value] | None
-) -> list[int | Value] | None:
-    """Entries of arithmetic on vectors, where it makes no new scalars."""
+def entries_of(s: Scope, b: Builder, vector: Value) -> list[int | Value] | None:
+    """`scalars` of a shape operand, or where it is computed as a whole of such vectors, what each
+    element is computed from."""
+    found = scalars(vector)
+    op = _through_converts(vector).op
+    if found is not None or op is None or op.name not in ("add", "subtract", "multiply"):
+        return found
+    sides = [entries_of(s, b, operand) for operand in op.operands]
+    left, right = sides
     if left is None or right is None:
         return None
-    first, second = _NEUTRAL[name]
-    found: list[int | Value] = []
+    kind = TensorType((1,), op.type.element)
+
+    def value(entry: int | Value) -> Value:
+        if isinstance(entry, int):
+            return b.constant(entry, kind)
+        return b.convert(b.reshape(s.find(entry).value, (1,)), kind.element)
+
+    entries: list[int | Value] = []
     for one, other in zip(left, right, strict=True):
         if isinstance(one, int) and isinstance(other, int):
-            made = _ARITHMETIC[name](one, other)
-            assert isinstance(made, int)
-            found.append(made)
-        elif isinstance(other, int) and other == second:
-            found.append(one)
-        elif isinstance(one, int) and one == first:
-            found.append(other)
+            entries.append(_NUMBERS[op.name](one, other))
+        elif op.name == "add" and 0 in (one, other):
+            entries.append(one if other == 0 else other)
         else:
-            return None
-    return found
+            entries.append(b(op.name, value(one), value(other)))
+    return entries
+
+
+_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add, "multiply": operator.mul, "subtract": operator.sub,
+}  # fmt: skip
 
 
 def _through_converts(value: Value) -> Value:
