@@ -199,7 +199,8 @@ def chosen(case: Case, count: int, most: int, seed: int) -> list[dict[str, int]]
         at = {}
         for name, said in case.ranges.items():
             near = [size for size in EDGES if size in said]
-            at[name] = chance.choice(near) if near and chance.random() < 0.4 else _drawn(chance, said)
+            is_edge = bool(near) and chance.random() < 0.4
+            at[name] = chance.choice(near) if is_edge else _drawn(chance, said)
         add(at)
     return found
 

@@ -99,16 +99,24 @@ def verify(module: Module, level: Level | None = None) -> None:
 
 def require_proven_sizes(module: Module) -> None:
     """VerifyError for the first clause about sizes that does not follow from what the module says
-    of its symbols; what is only not refuted passes `verify`."""
+    of its symbols; what is only not refuted passes `verify`. Where data decide a size, that is
+    enough here, too: whether it fits is computed by the program (`mask-bounded`)."""
+    dims = [dim for a in module.body.arguments for dim in _dims(a)]
+    given = frozenset(name for dim in dims for name in symbols_of(dim))
     with assuming(module.assumptions, proven=True):
-        _verify(module, None)
+        _verify(module, None, given)
 
 
-def _verify(module: Module, level: Level | None) -> None:
+def _dims(value: Value) -> Sequence[Dim]:
+    return value.type.dims if isinstance(value.type, TensorType) else ()
+
+
+def _verify(module: Module, level: Level | None, given: frozenset[str] | None = None) -> None:
     if module.entry not in module.functions:
         raise VerifyError(f"the module has no entry function '{module.entry}'")
     for function in module.functions.values():
-        _Verifier(module, level).region(function.body, set(), function.name == module.entry)
+        verifier = _Verifier(module, level, given)
+        verifier.region(function.body, set(), function.name == module.entry)
     signature = module.signature
     if signature is not None:
         body = module.body
@@ -121,8 +129,11 @@ def _verify(module: Module, level: Level | None) -> None:
 
 
 class _Verifier:
-    def __init__(self, module: Module, level: Level | None) -> None:
-        self.module, self.level = module, level
+    def __init__(
+        self, module: Module, level: Level | None, given: frozenset[str] | None = None
+    ) -> None:
+        """given: symbols that calls decide; only what has no others has to be proven."""
+        self.module, self.level, self.given = module, level, given
 
     def region(self, region: Region, outer: set[Value], annotated: bool = False) -> None:
         """`annotated`: its arguments may have shardings at every level."""
@@ -139,7 +150,11 @@ class _Verifier:
                     raise _fault(op, f"operand {number} is used before it is defined")
             if self.level is not None and not self.level.holds(op.definition):
                 raise _fault(op, f"is not legal at level {self.level.name} ({self.level.meaning})")
-            self.op(op)
+            if self.of_data(op):
+                with assuming(self.module.assumptions):
+                    self.op(op)
+            else:
+                self.op(op)
             inner = set() if op.definition.isolated else defined
             for nested in op.regions:
                 self.inside(op, nested).region(nested, inner)
@@ -148,13 +163,26 @@ class _Verifier:
             if value not in defined:
                 raise VerifyError(f"result {number} of a region is not defined in it")
 
+    def of_data(self, op: Op) -> bool:
+        """Whether data decide a size of its operands or results, where that makes a difference."""
+        if self.given is None:
+            return False
+        values = [*op.operands, *op.results]
+        if op.name in ("call", "call_with_weights") and op.callee in self.module.functions:
+            body = self.module.functions[op.callee].body
+            values += [*body.arguments, *body.results]
+        dims = [dim for value in values for dim in _dims(value)]
+        return any(name not in self.given for dim in dims for name in symbols_of(dim))
+
     def inside(self, op: Op, nested: Region) -> _Verifier:
         """Who checks a body: what stands inside a kernel is another level's business."""
         if op.name == "kernel_call" and nested is op.regions[0]:
-            return _Verifier(self.module, TILED)
+            return _Verifier(self.module, TILED, self.given)
         if op.name == "sdy.manual_computation" and self.level is DECIDED:
-            return _Verifier(self.module, SHARDED)  # what stands inside is for one device
-        return _Verifier(self.module, None) if op.definition.sealed else self
+            return _Verifier(
+                self.module, SHARDED, self.given
+            )  # what stands inside is for one device
+        return _Verifier(self.module, None, self.given) if op.definition.sealed else self
 
     def op(self, op: Op) -> None:
         op.definition.check(op)

@@ -7,18 +7,20 @@ line, so that a call is checked and code may rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...hlo.assumptions import assuming
+from ...hlo.build import Builder
 from ...hlo.errors import Blocker, ImportBlockers, UserError
-from ...hlo.graph import Module, Op
+from ...hlo.graph import Module, Op, Region, Value, signature_of
+from ...hlo.signature import Measured
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.specialize import specialized
-from ...hlo.symbols import Dim, SymbolicDim, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, name_of, symbols_of
 from ...hlo.types import TensorType, Type
 from .. import tree
 from .known_integers import OF_DATA, KnownIntegers
@@ -213,12 +215,43 @@ def with_equal_sizes(converter: Converter, module: Module) -> Module:
     symbols = {name: symbol for name, symbol in module.symbols.items() if name not in left}
     notes = [
         f"argument {arguments[name]} is taken to be the size {names[name]}, "
-        f"{'as the example is' if isinstance(names[name], int) else 'which operations demand'}; "
-        "calls do not look at its value"
+        f"{'as the example is' if isinstance(names[name], int) else 'which operations demand'}"
         for name in arguments
         if name in names
     ]
-    return replace(module, symbols=symbols, constraints=tuple(kept)).with_notes(*notes)
+    module = replace(module, symbols=symbols, constraints=tuple(kept)).with_notes(*notes)
+    taken = {arguments[name]: size for name, size in names.items() if name in arguments}
+    return _checked(module, {n: size for n, size in taken.items() if size not in arguments})
+
+
+def _checked(module: Module, taken: Mapping[int, int | str]) -> Module:
+    """The module that also computes whether these arguments are the sizes that they are taken to
+    be: a call of others is an error."""
+    body, signature, b = module.body, signature_of(module), Builder(check=False)
+    told = {
+        name: (argument, axis)
+        for argument in body.arguments
+        for axis, dim in enumerate(argument.dims if isinstance(argument.type, TensorType) else ())
+        if (name := name_of(dim))
+    }
+    holding: list[Value] = []
+    messages: list[Measured] = []
+    for place, size in taken.items():
+        argument = body.arguments[place]
+        if isinstance(size, int):
+            wanted = b.constant(size, argument.tensor)
+        else:
+            source, axis = told[size]
+            count = b("get_dimension_size", source, dimension=axis)
+            wanted = b.convert(count, argument.element)
+        holding.append(b.compare("EQ", argument, wanted))
+        messages.append(Measured(message=f"argument {place} is not {size}, which is a size"))
+    if not holding:
+        return module
+    measured = (*signature.measured, *messages)
+    region = Region(body.arguments, [*body.ops, *b.ops], [*body.results, *holding])
+    module = module.with_main(region)
+    return replace(module, signature=replace(signature, measured=measured))
 
 
 def _equal_symbols(constraint: SizeConstraint) -> list[tuple[str, str]]:

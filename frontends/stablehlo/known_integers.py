@@ -135,7 +135,10 @@ class KnownIntegers:
         if rule is None or not _is_small(kind):
             return
         arrays = [self.array(operand) for operand in op.operands]
-        if all(array is None for array in arrays):
+        if all(array is None for array in arrays) or not all(
+            array is not None or _is_small(value.tensor)
+            for value, array in zip(op.operands, arrays, strict=True)
+        ):
             return
         full = [
             np.full(value.tensor.dims, None, object) if array is None else array

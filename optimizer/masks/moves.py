@@ -9,7 +9,7 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Value
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import I32, TensorType
-from .scope import Rule, Scope, Unmasked, Whole, line, scalars, sliced, spread, taken
+from .scope import Rule, Scope, Unmasked, Whole, entries_of, line, scalars, sliced, spread, taken
 
 
 def set_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
@@ -201,7 +201,7 @@ def _with(value: Value, axis: int, size: Dim) -> tuple[Dim, ...]:
 def real_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Bounds that are operands."""
     x = xs[0]
-    starts, limits, strides = (scalars(operand) for operand in op.operands[1:])
+    starts, limits, strides = (entries_of(s, b, operand) for operand in op.operands[1:])
     if starts is None or limits is None or strides is None:
         raise Unmasked("its bounds are computed as whole vectors")
     value, dims = x.value, list(x.dims)
@@ -214,9 +214,9 @@ def real_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
         declared = op.type.dims[axis]
         count = s.declared(declared)
         if first is None and isinstance(start, Value):
-            first = s.sized(b, op, SymbolicDim(s.named(declared)), start, s.largest(x.dims[axis]))
+            first = s.sized(b, op, s.new(), start, s.largest(x.dims[axis]))
         if last is None and isinstance(limit, Value):
-            own = declared if (first, stride) == (0, 1) else SymbolicDim(s.named(0))
+            own = declared if (first, stride) == (0, 1) else s.new()
             last = s.sized(b, op, own, limit, s.largest(x.dims[axis]))
         assert first is not None and last is not None
         value, dims[axis] = _part(s, b, op, x, value, axis, first, last, stride, count)
@@ -289,17 +289,21 @@ def reverse(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 def gather(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Positions are clamped into the true sizes."""
     x, indices = xs[0], xs[1]
+    gone = {*op.collapsed_slice_dims, *op.operand_batching_dims}
     if op.name == "gather":
         sizes: Sequence[Any] = op.slice_sizes
     else:
         entries = scalars(op.operands[2])
         if entries is None:
             raise Unmasked("its slice sizes are computed as a whole vector")
-        sizes = [e if isinstance(e, int) else s.number(e) for e in entries]
-    if any(size is None for size in sizes):
-        raise Unmasked("its slice sizes are data")
+        kept = [d for d in range(x.value.rank) if d not in gone]
+        declared = dict(zip(kept, (op.type.dims[place] for place in op.offset_dims), strict=True))
+        sizes = [
+            e if isinstance(e, int)
+            else s.sized(b, op, declared.get(d, s.new()), e, s.largest(x.dims[d]))
+            for d, e in enumerate(entries)
+        ]  # fmt: skip
     batch = [d for axis, d in enumerate(indices.dims) if axis != op.index_vector_dim]
-    gone = {*op.collapsed_slice_dims, *op.operand_batching_dims}
     offsets = [size for d, size in enumerate(sizes) if d not in gone]
     rank = len(batch) + len(offsets)
     dims = tuple(offsets.pop(0) if d in op.offset_dims else batch.pop(0) for d in range(rank))

@@ -7,6 +7,7 @@ a value always has the dims `largest(true dims)`, so that equal true dims have e
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -233,6 +234,10 @@ class Scope:
         taken = {*used, *self.module.symbols}
         return next(f"n{k}" for k in range(len(taken) + 1) if f"n{k}" not in taken)
 
+    def new(self) -> SymbolicDim:
+        """A size of its own."""
+        return SymbolicDim(self.named(0))
+
     # Checks.
 
     def check(self, b: Builder, op: Op, holds: Callable[[], Value], what: str) -> None:
@@ -377,6 +382,40 @@ def scalars(vector: Value) -> list[int | Value] | None:
         dense = constant_of(_stripped(piece))
         entries.append(piece if dense is None else int(dense.array.reshape(-1)[0]))
     return entries
+
+
+def entries_of(s: Scope, b: Builder, vector: Value) -> list[int | Value] | None:
+    """`scalars` of a shape operand, or where it is computed as a whole of such vectors, what each
+    element is computed from."""
+    found = scalars(vector)
+    op = _through_converts(vector).op
+    if found is not None or op is None or op.name not in ("add", "subtract", "multiply"):
+        return found
+    sides = [entries_of(s, b, operand) for operand in op.operands]
+    left, right = sides
+    if left is None or right is None:
+        return None
+    kind = TensorType((1,), op.type.element)
+
+    def value(entry: int | Value) -> Value:
+        if isinstance(entry, int):
+            return b.constant(entry, kind)
+        return b.convert(b.reshape(s.find(entry).value, (1,)), kind.element)
+
+    entries: list[int | Value] = []
+    for one, other in zip(left, right, strict=True):
+        if isinstance(one, int) and isinstance(other, int):
+            entries.append(_NUMBERS[op.name](one, other))
+        elif op.name == "add" and 0 in (one, other):
+            entries.append(one if other == 0 else other)
+        else:
+            entries.append(b(op.name, value(one), value(other)))
+    return entries
+
+
+_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
+    "add": operator.add, "multiply": operator.mul, "subtract": operator.sub,
+}  # fmt: skip
 
 
 def _through_converts(value: Value) -> Value:

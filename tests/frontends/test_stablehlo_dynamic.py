@@ -225,6 +225,9 @@ def test_leading_arguments_that_are_sizes():
         wanted = (np.repeat(x, 2, 1) + y[:, :1], np.arange(size, dtype=np.int32), np.float32(size))
         equal(girih.interpret(module, inputs), wanted)
         equal(program(*inputs), wanted)
+    for run in (lambda *given: girih.interpret(module, given), program):
+        with pytest.raises(girih.UserError, match="argument 0 is not d0, which is a size"):
+            run(np.array(4), *inputs[1:])
     with pytest.raises(girih.UserError, match="strict.*argument 0 is taken to be"):
         strict = girih.Options(cache="off", strict=True)
         girih.compile(module, sizes={"d0": (0, 9)}, options=strict)

@@ -3,7 +3,7 @@
 `opened(example)` gives the same operation with symbols in place of sizes; `check` compares what its
 program gives with the interpreter.
 
-    python -m girih.tests.backends.cpu.open_sizes cpu:avx2 dot_general reduce
+    python -m girih.tests.backends.cpu.open_sizes cpu:avx2 ptx-sim dot_general reduce
 """
 
 from __future__ import annotations
@@ -183,25 +183,26 @@ def check(made: Opened, target: str = "cpu") -> str:
     return "" if compared else "compared at no sizes"
 
 
-def compiles(example: Example) -> bool:
+def compiles(example: Example, target: str = "cpu") -> bool:
     """Whether there is code for the sizes of the case."""
     try:
-        girih.compile(example.module, options=OPTIONS)
+        girih.compile(example.module, target=target, options=OPTIONS)
     except GirihError:  # a fusion is none of the operations that programs begin with
         return False
     return True
 
 
 def main(names: Sequence[str]) -> None:
-    targets = [name for name in names if name.startswith("cpu")] or ["cpu"]
-    names = [name for name in names if not name.startswith("cpu")]
+    targets = [name for name in names if name.startswith(("cpu", "ptx"))]
+    names = [name for name in names if name not in targets]
+    targets = targets or ["cpu"]
     good = bad = 0
     for example in all_examples():
         if names and example.definition.name not in names:
             continue
         for made in opened(example):
             problem = next(filter(None, (check(made, t) for t in targets)), "")
-            if problem and not compiles(example):
+            if problem and not all(compiles(example, target) for target in targets):
                 continue
             good, bad = good + (not problem), bad + bool(problem)
             if problem:
