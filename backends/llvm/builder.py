@@ -236,6 +236,7 @@ class Module:
         self._declarations: dict[str, str] = {}
         self._globals: dict[str, str] = {}
         self._data: dict[bytes, Value] = {}
+        self._in_parts = False
         self.functions: list[Function] = []
         self.sizes: list[Any] = []  # what the call decides, in the order of the kernel's table
 
@@ -272,7 +273,14 @@ class Module:
             ("i64", "end"),
             ("ptr noalias align 64", "scratch"),
         ]
-        return self.function(name, parameters)
+        return self.function(name, parameters, linkage="internal" if self._in_parts else "")
+
+    @contextlib.contextmanager
+    def parts(self) -> Iterator[None]:
+        """Kernels that are begun inside are parts of one that only this module calls."""
+        self._in_parts = True
+        yield
+        self._in_parts = False
 
     def helper(
         self,

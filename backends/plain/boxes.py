@@ -20,6 +20,8 @@ from .probe import Findings, argument, box_index, collapse, probe
 
 MAXIMUM_BOXES = 8
 MAXIMUM_OPERATIONS = 48  # in all boxes together, where these are more
+MAXIMUM_PIECES = 64  # boxes that compute little each
+_MORE = 2  # times what one box computes, that such boxes may have together
 
 
 @dataclass
@@ -49,17 +51,34 @@ def boxes(region: Region) -> list[Box]:
     dims = region.results[0].dims
     whole = (0,) * len(dims)
     found = probe(region, whole, dims)
+    most = max(MAXIMUM_BOXES, MAXIMUM_OPERATIONS // (1 + len(region.ops)))
+    few, every = _ranges(dims, found, most), _ranges(dims, found, MAXIMUM_PIECES)
+    if few != every:
+        # Pieces of a long concatenation compute little each: all together hardly more than one
+        # box, in which each element is chosen among all of them.
+        made = _cut(region, every)
+        if sum(box.found.work for box in made) <= _MORE * found.work:
+            return made
+    if all(len(parts) == 1 for parts in few):
+        return [Box(whole, dims, collapse(dims, found), found)]
+    return _cut(region, few)
+
+
+def _ranges(dims: Sequence[int], found: Findings, most: int) -> list[list[tuple[int, int]]]:
+    """Where each dim is cut: at all of its seams, while these are no more than `most` boxes."""
     ranges: list[list[tuple[int, int]]] = []
     count = 1
-    most = max(MAXIMUM_BOXES, MAXIMUM_OPERATIONS // (1 + len(region.ops)))
     for size, cuts in zip(dims, found.cuts, strict=True):
         seams = sorted({cut for cut in cuts if 0 < cut < size})
         if count * (len(seams) + 1) > most:
             seams = []
         count *= len(seams) + 1
         ranges.append(list(itertools.pairwise([0, *seams, size])))
-    if count == 1:
-        return [Box(whole, dims, collapse(dims, found), found)]
+    return ranges
+
+
+def _cut(region: Region, ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Box]:
+    dims = region.results[0].dims
     made: list[Box] = []
     for part in itertools.product(*ranges):
         starts = tuple(low for low, _ in part)

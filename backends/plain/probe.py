@@ -30,11 +30,13 @@ class Access(NamedTuple):
 
 @dataclass
 class Findings:
-    """Coefficients of the root's dims in every index that the code computes."""
+    """Coefficients of the root's dims in every index that the code computes; `work` counts the
+    operations and loads that it has."""
 
     coefficients: list[tuple[int, ...]] = field(default_factory=list)
     loads: list[Access] = field(default_factory=list)
     cuts: list[set[int]] = field(default_factory=list)
+    work: int = 0
 
 
 class _Probe(ElementEmitter):
@@ -87,6 +89,7 @@ class _Probe(ElementEmitter):
     def _compute(
         self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
     ) -> Register:
+        self.found.work += 1
         op = value.op
         if op is None or arithmetic.short_name(op) in RULES:
             return super()._compute(value, index, width, mask)

@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ....hlo.deciding import surely_below
 from ....hlo.graph import Op, Region
 from ....hlo.ops.convolution import window_attributes
 from ... import llvm
 from ..codegen import Target
-from . import blocking, runs
+from . import blocking, phases, runs
 from .blocking import Blocking
 from .depthwise import emit_depthwise
 from .dot import Uneven, accumulator_of, origin_of, right_side
@@ -33,6 +34,7 @@ from .winograd import emit_winograd
 _ROW_BLOCK = 1 << 18  # bytes of a row block's left side
 _FEWEST_PANELS, _MOST_PANELS = 4, 16  # row panels of it
 _MOST_PACKED = 19 << 15  # bytes of those that are packed: what workers may hold each
+_FEW_ROWS = 64  # of one line of results
 _GROUPS = 4  # column groups of a tile
 _ENOUGH_TILES = 16
 _SMALL_WEIGHTS = 1 << 21  # bytes
@@ -60,6 +62,7 @@ class Geometry:
     kernel_groups: int  # stride of groups in the kernel
     spatial: tuple[Spatial, ...]
     result_steps: tuple[int, ...]  # stride per dim of the result
+    result_offset: int = 0  # where the first result stands
 
     @property
     def kernel_input_step(self) -> int:
@@ -163,13 +166,35 @@ def emit_convolution(
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
     geometry = geometry_of(op)
     accumulator = accumulator_of(op)
+    parts = phases.of(geometry)
+    if len(parts) == 1:
+        return _emit_one(module, name, geometry, body, arguments, accumulator, target)
+    with module.parts():
+        found = [
+            _emit_one(module, f"{name}_phase{n}", part, body, arguments, accumulator, target)
+            for n, part in enumerate(parts)
+        ]
+    return phases.emit_all(module, name, found)
+
+
+def _emit_one(
+    module: llvm.Module,
+    name: str,
+    geometry: Geometry,
+    body: Region | None,
+    arguments: Sequence[object],
+    accumulator: str,
+    target: Target,
+) -> tuple[int, int]:
+    """Defines the kernel of a convolution, or of one phase of it; its tiles and scratch bytes."""
+    op = geometry.op
     found = emit_depthwise(module, name, geometry, body, arguments, accumulator, target)
     if found is not None:
         return found
     found = emit_winograd(module, name, geometry, body, arguments, accumulator, target)
     if found is not None:
         return found
-    minor = _minor_run(op)
+    minor = _minor_run(geometry)
     if minor == [op.output_feature_dimension]:
         product = _features_as_columns(geometry, body, arguments, accumulator, target)
     else:
@@ -205,13 +230,16 @@ def _cut(product: Product) -> Blocking:
     return replace(cut, panels=per_block, blocks=1, groups=groups)
 
 
-def _minor_run(op: Op) -> list[int]:
+def _minor_run(geometry: Geometry) -> list[int]:
     """The innermost result dims that columns run over: features, or pixels, or the batch."""
+    op = geometry.op
     order = range(op.type.rank)
     spatial = list(op.output_spatial_dimensions)
     last = next((d for d in reversed(order) if op.type.dims[d] != 1), order[-1])
     if last not in spatial:
         return [last]
+    if geometry.spatial[spatial.index(last)].output_step != geometry.result_steps[last]:
+        return [last]  # columns of a phase do not follow each other from line to line
     run: list[int] = []
     wanted = len(spatial) - 1
     for dim in reversed(order):
@@ -291,8 +319,11 @@ def _pixels_as_columns(
     image, kernel = _sources(geometry, arguments, accumulator, outer)
     by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
     walk: list[tuple[int, Spatial | int]] = [
-        (op.type.dims[d], by_dim.get(d, geometry.batch_step)) for d in minor
+        (by_dim[d].outputs, by_dim[d]) if d in by_dim else (op.type.dims[d], geometry.batch_step)
+        for d in minor
     ]
+    last = by_dim.get(minor[-1])
+    step = geometry.result_steps[minor[-1]] if last is None else last.output_step
     columns = math.prod(size for size, _ in walk)
     depth = _kernel_depth(geometry, True)
     left = _left_side(geometry, kernel, depth)
@@ -317,7 +348,7 @@ def _pixels_as_columns(
         op, body, len(arguments), accumulator,
         tuple((size, result) for size, _, _, result in outer),
         (geometry.outputs, geometry.result_feature_step),
-        (columns, geometry.result_steps[minor[-1]]),
+        (columns, step), geometry.result_offset,
     )  # fmt: skip
     return Product(
         target, accumulator, tuple(size for size, *_ in outer), geometry.outputs, columns,
@@ -342,11 +373,12 @@ def _features_as_columns(
     target: Target,
 ) -> Product:
     op = geometry.op
-    rows = _row_run(geometry)
-    outer, places = _outer(geometry, [op.output_feature_dimension, *rows])
+    run, lines = _row_run(geometry)
+    dims = [d for d, s in zip(op.output_spatial_dimensions, geometry.spatial, strict=True)
+            if s in run]  # fmt: skip
+    outer, places = _outer(geometry, [op.output_feature_dimension, *dims])
     image, kernel = _sources(geometry, arguments, accumulator, outer)
-    by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
-    walk = [(op.type.dims[d], by_dim[d]) for d in rows]
+    walk = [(spatial.outputs, spatial) for spatial in run]
     count = math.prod(size for size, _ in walk)
     features = Segment(geometry.inputs, geometry.input_step)
     positions = [Position(s, places.get(s)) for s in geometry.spatial]
@@ -379,8 +411,8 @@ def _features_as_columns(
     epilogue = Epilogue(
         op, body, len(arguments), accumulator,
         tuple((size, result) for size, _, _, result in outer),
-        (count, geometry.result_steps[rows[-1]] if rows else 0),
-        (geometry.outputs, geometry.result_feature_step),
+        (count, run[-1].output_step if run else 0),
+        (geometry.outputs, geometry.result_feature_step), geometry.result_offset, lines,
     )  # fmt: skip
     return Product(
         target, accumulator, tuple(size for size, *_ in outer), count, geometry.outputs,
@@ -399,12 +431,15 @@ def _row_segments(walk: Sequence[tuple[int, Spatial]]) -> tuple[Segment, ...]:
     return merge([Segment(size, s.stride * s.input_step) for size, s in walk])
 
 
-def _row_run(geometry: Geometry) -> list[int]:
-    """Spatial result dims, outermost first, that step evenly: the rows of a pixel block."""
-    run: list[int] = []
-    dims = geometry.op.type.dims
-    for dim in reversed(geometry.op.output_spatial_dimensions):
-        if run and geometry.result_steps[dim] != geometry.result_steps[run[0]] * dims[run[0]]:
-            break
-        run.insert(0, dim)
-    return run
+def _row_run(geometry: Geometry) -> tuple[list[Spatial], tuple[int, int] | None]:
+    """The spatial dims, outermost first, that are the rows of a pixel block: those whose results
+    lie evenly, and while these are few, one more, of (rows, stride) in the result."""
+    run: list[Spatial] = []
+    for spatial in reversed(geometry.spatial):
+        if run and spatial.output_step != run[0].output_step * run[0].outputs:
+            count = math.prod(inner.outputs for inner in run)
+            if not surely_below(count, _FEW_ROWS):
+                break
+            return [spatial, *run], (count, spatial.output_step)
+        run.insert(0, spatial)
+    return run, None

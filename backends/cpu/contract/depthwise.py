@@ -114,8 +114,9 @@ class Form:
         columns: tuple[int, int],
     ) -> Epilogue:
         return Epilogue(
-            self.geometry.op, self.body, self.arguments, self.accumulator, outer, rows, columns
-        )
+            self.geometry.op, self.body, self.arguments, self.accumulator, outer, rows, columns,
+            self.geometry.result_offset,
+        )  # fmt: skip
 
     def taps(self) -> list[tuple[int, int]]:
         lines, columns = self.lines, self.columns

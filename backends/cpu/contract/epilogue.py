@@ -45,6 +45,8 @@ class Epilogue:
     outer: tuple[tuple[int, int], ...]  # (size, stride)
     rows: tuple[int, int]
     columns: tuple[int, int]
+    offset: int = 0  # of the first element
+    lines: tuple[int, int] | None = None  # (rows, stride) of runs of rows that do not lie evenly
 
     @property
     def results(self) -> tuple[Value, ...]:
@@ -59,6 +61,7 @@ class Epilogue:
             and element.name in ("f32", "f64")
             and elements.register_type(element) == self.accumulator
             and self.columns[1] == 1
+            and self.lines is None
         )
 
     def pointer(
@@ -73,6 +76,7 @@ class Epilogue:
         at = f.add(f.mul(row, self.rows[1]), f.mul(column, self.columns[1]))
         for coordinate, (_, stride) in zip(outer, self.outer, strict=True):
             at = f.add(at, f.mul(coordinate, stride))
+        at = f.add(at, self.offset)
         base = f.load("ptr", f.pointer(args, self.arguments, "ptr"))
         return f.pointer(base, at, self.accumulator)
 
@@ -100,14 +104,23 @@ class Epilogue:
                 sums = f.load(llvm.vector(width, self.accumulator), start)
                 self._finish(emitter, args, place + row_part, sums, width, masks[position])
 
-        rows, stride = self.rows
+        rows, _ = self.rows
         if rows == 1:
             finish(tile, ZERO)
             return
         end = f.add(row, count)
         with scopes.loop(row, end, extent=rows, at_least_once=True) as (index, loop):
             offset = f.mul(f.sub(loop.index, row), group.tile_stride)
-            finish(f.pointer(tile, offset, self.accumulator), index * stride)
+            place = self._row(emitter, index)
+            finish(f.pointer(tile, offset, self.accumulator), place)
+
+    def _row(self, emitter: ElementEmitter, index: Affine) -> Affine:
+        """Where a row stands."""
+        if self.lines is None:
+            return index * self.rows[1]
+        size, apart = self.lines
+        line, rest = emitter.indexer.divide(index, size, 1)
+        return line * apart + rest * self.rows[1]
 
     @property
     def short(self) -> bool:
@@ -138,7 +151,7 @@ class Epilogue:
             return
         for place, total in enumerate(sums):
             line, position = divmod(place, group.vectors)
-            at = places[position] + (first + line).within(0, rows - 1) * stride
+            at = places[position] + self._row(emitter, (first + line).within(0, rows - 1))
             self._finish(emitter, args, at, total, group.lanes, masks[position])
 
     @functools.cached_property
@@ -147,7 +160,7 @@ class Epilogue:
         decides sizes; None where they are numbers, or more follows than elementwise operations."""
         dims = self.contraction.result.dims
         sized = not any(isinstance(size, SymbolicDim) for size in dims)
-        if sized or any(result.dims != dims for result in self.results):
+        if sized or self.lines is not None or any(result.dims != dims for result in self.results):
             return None
         cuts = {0, len(dims)}
         above = _above(self.contraction)
@@ -223,7 +236,7 @@ class Epilogue:
         width: int,
     ) -> list[Affine]:
         """Where the vectors of a column group stand in row 0."""
-        base = ZERO
+        base = number(self.offset)
         for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
             if size != 1:
                 base = base + of_axis(Axis(coordinate, size)) * stride

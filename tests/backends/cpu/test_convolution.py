@@ -97,3 +97,11 @@ def test_other_ranks(rank: int) -> None:
     options = {"padding": ((1, 1),) * rank} if rank else {}
     for layout in ((first,) * 3, (last, (rank + 1, rank, *range(rank)), last)):
         run(layout, (2, 5, 9), (6, 5, 7)[:rank], (3, 2, 3)[:rank], options)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_dilated_images_of_other_ranks(rank: int) -> None:
+    last = (0, rank + 1, *range(1, rank + 1))
+    layout = (last, (rank + 1, rank, *range(rank)), last)
+    options = {"padding": ((2, 1),) * rank, "lhs_dilation": (3, 1, 2)[:rank]}
+    run(layout, (2, 5, 9), (6, 5, 7)[:rank], (5, 2, 3)[:rank], options)

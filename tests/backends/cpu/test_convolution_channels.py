@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen, contract
+from girih.backends.cpu.contract import phases
+from girih.backends.cpu.contract.convolution import geometry_of
 from girih.backends.cpu.contract.packing import packing_for
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Function, Module, Op
@@ -33,6 +35,7 @@ DEPTHWISE: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], dict[st
     ((1, 20), (3, 2), (3, 3), {"padding": ((3, 3), (4, 4))}),
     ((1, 20), (6, 7), (2, 3), {"padding": ((-1, 0), (0, -2))}),
     ((1, 20), (6, 27), (3, 3), {"padding": ((1, 1), (1, 1)), "window_reversal": (True, True)}),
+    ((1, 20), (6, 7), (4, 4), {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 2)}),
 ]
 
 
@@ -124,7 +127,19 @@ STEMS: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
     ((2, 5, 16, 9, 9), (1, 1), {"window_strides": (2, 2)}),
     ((1, 20, 48, 9, 9), (3, 3), {"padding": ((1, 1), (1, 1))}),
     ((1, 8, 16, 1, 50), (1, 5), {"padding": ((0, 0), (2, 2))}),
-]
+    # Groups: several panels of each, one of odd width, less than a vector, two segments of memory.
+    ((1, 12, 96, 9, 10), (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 3}),
+    ((2, 16, 48, 8, 9), (3, 3), {"window_strides": (2, 2), "feature_group_count": 2}),
+    ((1, 9, 15, 8, 9), (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 3}),
+    ((1, 8, 16, 6, 7), (3, 2), {"window_reversal": (True, False), "feature_group_count": 2}),
+    # Phases: of one tap each, of lines that are short, wide, cropped, reversed, of groups.
+    ((1, 8, 16, 5, 6), (2, 2), {"lhs_dilation": (2, 2), "padding": ((1, 1), (1, 1))}),
+    ((2, 5, 24, 4, 7), (4, 3), {"lhs_dilation": (2, 2), "padding": ((2, 2), (1, 2)),
+                                "window_reversal": (True, True)}),
+    ((1, 4, 16, 3, 70), (3, 4), {"lhs_dilation": (2, 2), "padding": ((-1, 1), (3, -2))}),
+    ((1, 6, 32, 5, 6), (5, 4), {"lhs_dilation": (3, 2), "padding": ((4, 4), (2, 2)),
+                                "feature_group_count": 2}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
@@ -133,6 +148,21 @@ STEMS: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
 def test_features_as_columns(case: int, image: str, level: str) -> None:
     sizes, window, options = STEMS[case]
     check(*convolution(image, "OIHW", sizes, window, **options), codegen.host_target(level))
+
+
+def test_phases_of_a_transposed_convolution() -> None:
+    """Each result is in one phase; together they have as many products as the image has pixels that
+    are not zeros between others."""
+    options = {"lhs_dilation": (2, 3), "padding": ((2, 2), (1, 4))}
+    op, _ = convolution("NHWC", "OIHW", (1, 4, 8, 6, 7), (4, 5), **options)
+    parts = phases.of(geometry_of(op))
+    sizes = [[(s.outputs, s.kernel) for s in part.spatial] for part in parts]
+    assert sum(y * x for (y, _), (x, _) in sizes) == op.type.dims[1] * op.type.dims[2]
+    assert {tuple(taps for _, taps in size) for size in sizes} == {(2, 2), (2, 1)}
+    strided, _ = convolution(
+        "NHWC", "OIHW", (1, 4, 8, 6, 7), (4, 5), window_strides=(2, 1), **options
+    )
+    assert len(phases.of(geometry_of(strided))) == 1
 
 
 def test_many_rows_and_groups_of_columns() -> None:

@@ -168,6 +168,23 @@ def test_seams_become_boxes() -> None:
     assert "select" not in check(types, body).ir_text
 
 
+def test_many_short_pieces_become_boxes() -> None:
+    """So is one of many pieces, each with operations of its own; not where all of them need what
+    costs most."""
+
+    def side_by_side(b: Any, *pieces: Any) -> list[Any]:
+        return [b("concatenate", *(b("abs", one) for one in pieces), dimension=1)]
+
+    assert "select" not in check([kind(3, 2, 8)] * 20, side_by_side).ir_text
+
+    def behind_much(b: Any, whole: Any, *pieces: Any) -> list[Any]:
+        for _ in range(12):
+            whole = b("negate", b("abs", whole))
+        return [b("add", whole, b("concatenate", *pieces, dimension=1))]
+
+    assert "select" in check([kind(3, 40), *[kind(3, 2)] * 20], behind_much).ir_text
+
+
 def test_one_kernel_is_small() -> None:
     """Code does not grow with the arrays."""
     small = check([kind(64, 64)] * 2, lambda b, x, y: [b("add", x, y)])
