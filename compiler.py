@@ -6,34 +6,29 @@ source -> import_model -> Module -> passes (optimizer/pipeline.py) -> schedule -
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .hlo.errors import MemoryLimitError, UserError
+from .hlo.errors import UserError
 from .hlo.graph import Module, Op, Weight, signature_of
-from .hlo.verify import require_proven_sizes, verify
+from .hlo.verify import verify
+from .lowering import Lowered, Lowering, Progress, check_limit, hot_ranges, left_out
 from .options import Options, hot_text
 from .runtime.bundle import MAIN
 
 if TYPE_CHECKING:
     from .backends import Backend
-    from .hlo.deciding import Decisions
-    from .hlo.sizes import SizeConstraint
     from .hlo.stated_sizes import Stated
     from .optimizer.licence import Ledger
-    from .optimizer.passes.connect import Judged
-    from .optimizer.size_ranges import Choice, Range
+    from .optimizer.size_ranges import Range
     from .optimizer.tuning import Ready, Tuner, Tuning
     from .programs import Made, Modules
     from .runtime.bundle import Parts
     from .runtime.program import Program
 
 _ZIP = b"PK"
-FITTED = 4  # plans that are made for a limit before it is given up
-Progress = Callable[[str], None]
 
 
 def import_model(
@@ -239,19 +234,6 @@ class Compiled(NamedTuple):
     remade: Callable[[], Callable[[Modules], Mapping[str, Any]] | None]
 
 
-class Lowered(NamedTuple):
-    """An entry point of a program: as a bundle stores it, and after all passes; `own_notes`: of
-    what the user has asked for, which `strict` does not refuse."""
-
-    simple: Module
-    fused: Module
-    own_notes: Sequence[str] = ()
-    decisions: Decisions | None = None  # about sizes that calls decide
-    others: tuple[Lowered, ...] = ()  # for calls that guards leave out, and for those of ranges
-    conditions: tuple[SizeConstraint, ...] = ()  # of a range, whose plan is tried before this one
-    judged: tuple[Judged, ...] = ()  # what predicts its time at other sizes
-
-
 def compile_entries(
     read: Callable[[], Modules], target: str, options: Options, say: Progress, tuner: Tuner | None
 ) -> Compiled:
@@ -276,7 +258,6 @@ def _compiled(
     from .backends import SIMULATED
     from .entries import hardest_first
     from .optimizer.licence import Ledger
-    from .optimizer.passes.encode import packings
     from .optimizer.pipeline import blamed_on
     from .programs import Watched, digest_of, open_programs
 
@@ -298,249 +279,28 @@ def _compiled(
         with blamed_on(options.disable):
             return _packed(entries, backend, options, say, simulate, ledger)
 
+    lowering = Lowering(backend, options, say, ledger, pack)
     lowered: dict[str, Lowered] = {}
     ranges: dict[str, Sequence[Range]] = {}  # of sizes, with plans of their own
-    alike: dict[str, str] = {}  # how weights lie that several entries read
     for name in hardest_first(modules):
-        module = watched.modules[name]
-        one = _lowered(module, backend, options, say, ledger, alike, pack)
-        ranges[name], hints = (), None if one.decisions is None else one.decisions.hints
-        if hints is not None and options.size_plans > 1:
-            choice = _choice(module, one, backend, options, alike)
-            ranges[name] = choice.ranges
-            if choice.hints != hints:
-                one = _lowered(module, backend, options, say, ledger, alike, pack, choice.hints)
-        lowered[name] = one
-        alike = {**packings(one.fused), **alike}
-    hot = _hot_ranges(lowered, options)
+        lowered[name], ranges[name] = lowering.whole(watched.modules[name])
+    hot = hot_ranges(lowered, options)
     for name, one in lowered.items():
-        others = tuple(
-            _in_range(watched.modules[name], each, backend, options, say, ledger, alike, pack)
-            for each in (*hot.get(name, ()), *ranges[name])
-        )
+        every = (*hot.get(name, ()), *ranges[name])
+        others = tuple(lowering.in_range(watched.modules[name], each) for each in every)
         lowered[name] = one._replace(others=others)
     depends_on_data = watched.asked
     made = pack({name: lowered[name] for name in modules})
-    while (left := _left_out(lowered)) is not None:
+    while (left := left_out(lowered)) is not None:
         name, call = left
-        other = _lowered(watched.modules[name], backend, options, say, ledger, alike, pack, call)
+        other = lowering.lowered(watched.modules[name], call)
         lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
         made = pack({name: lowered[name] for name in modules})
     if options.memory_limit is not None:
-        _check_limit(made.program, lowered, options.memory_limit)
+        check_limit(made.program, lowered, options.memory_limit)
     if cache is not None and digest is not None and not depends_on_data:
         cache.store(digest, modules, made)
     return Compiled(made.program, lambda: None if depends_on_data else made.remade(modules))
-
-
-def _lowered(
-    module: Module,
-    backend: Backend,
-    options: Options,
-    say: Progress,
-    ledger: Ledger,
-    alike: Mapping[str, str],
-    pack: Callable[[Mapping[str, Lowered]], Made],
-    call: Mapping[str, int] | None = None,
-) -> Lowered:
-    """An entry point after all passes, and within the user's limit of memory. call: the sizes that
-    its code is tuned for, where calls decide them; None: likely ones."""
-    from .hlo.deciding import codeable, decided_by
-    from .hlo.specialize import with_inferred_sizes
-    from .optimizer.coverage import decisions_about, is_open
-    from .optimizer.licence import Ledger
-    from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
-
-    passes = pipeline_for(backend, options, ledger, alike=alike)
-    decisions = None
-    if backend.open_sizes:
-        module = with_inferred_sizes(module) if is_open(module) else module
-        decisions = decisions_about(module, call)
-        if decisions is not None:
-            require_proven_sizes(module)  # no code looks whether sizes are equal
-    names = () if decisions is None else tuple(decisions.assumptions.symbols)
-    with decided_by(decisions), codeable("", module.name or "the program", names):
-        simple, fused = passes.run(module, on_pass=say, disable=options.disable)
-    limit = options.memory_limit
-    if limit is None or decisions is not None:
-        connect = connect_of(passes)
-        judged = () if connect is None else tuple(connect.judged.values())
-        return Lowered(simple, fused, (), decisions, judged=judged)
-
-    def tried(fused: Module, notes: Sequence[str]) -> int:
-        made = pack({MAIN: Lowered(simple, fused, notes)})
-        return made.program.memory.allocated_bytes
-
-    with blamed_on(options.disable):
-        try:
-            fused, notes = _within(limit, fused, backend, tried, say)
-        except MemoryLimitError as error:  # kernels made for memory hide what is in them
-            apart = pipeline_for(backend, options, Ledger(), spare=False, alike=alike)
-            _, fused = apart.run(module, on_pass=say, disable=options.disable)
-            fused, notes = _within(limit, fused, backend, tried, say, error)
-    return Lowered(simple, fused, notes)
-
-
-def _choice(
-    module: Module, lowered: Lowered, backend: Backend, options: Options, alike: Mapping[str, str]
-) -> Choice:
-    """For which sizes plans are made, as is predicted to be fastest."""
-    from .hlo.deciding import Decisions, codeable, decided_by
-    from .hlo.specialize import with_inferred_sizes
-    from .optimizer.licence import Ledger
-    from .optimizer.pipeline import connect_of, pipeline_for
-    from .optimizer.size_ranges import Choice, choose
-
-    decisions = lowered.decisions
-    assert decisions is not None
-    if backend.model is None:
-        return Choice(decisions.hints)
-    module = with_inferred_sizes(module)
-
-    def judged(hints: Mapping[str, int]) -> Sequence[Judged]:
-        passes = pipeline_for(backend, options, Ledger(), alike=alike)
-        known = connect_of(passes)
-        if known is not None:
-            about = Decisions(decisions.assumptions, hints)
-            names = tuple(about.assumptions.symbols)
-            with decided_by(about), codeable("", module.name or "the program", names):
-                passes.run(module, disable=options.disable, stop_after=known.name)
-        return () if known is None else tuple(known.judged.values())
-
-    return choose(
-        decisions.assumptions, decisions.hints, lowered.judged, backend.model, judged,
-        options.size_plans - 1,
-    )  # fmt: skip
-
-
-def _hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, list[Range]]:
-    """The sizes that a user has asked code for, by entry point; UserError where none has them."""
-    from .optimizer.size_ranges import Range
-
-    found: dict[str, list[Range]] = {}
-    for text, sizes in options.hot_sizes.items():
-        known: dict[str, None] = {}
-        used = False
-        for name, one in lowered.items():
-            symbols = {} if one.decisions is None else one.decisions.assumptions.symbols
-            known.update(dict.fromkeys(symbols))
-            if not sizes.keys() <= symbols.keys():
-                continue
-            for size, value in sizes.items():
-                if not symbols[size].admits(value):
-                    raise UserError(f"hot: {size} = {value}, but it must be {symbols[size]}")
-            found.setdefault(name, []).append(Range({n: (v, v) for n, v in sizes.items()}))
-            used = True
-        if not used:
-            raise UserError(
-                f"hot: no entry point has all the sizes of {text}; open sizes are "
-                f"{', '.join(known) or 'none'}"
-            )
-    return found
-
-
-def _in_range(
-    module: Module,
-    range: Range,  # noqa: A002 - the word for it
-    backend: Backend,
-    options: Options,
-    say: Progress,
-    ledger: Ledger,
-    alike: Mapping[str, str],
-    pack: Callable[[Mapping[str, Lowered]], Made],
-) -> Lowered:
-    """An entry point for calls of a range of sizes alone."""
-    from .hlo.specialize import with_inferred_sizes
-    from .hlo.stated_sizes import with_stated_sizes
-
-    module = with_stated_sizes(with_inferred_sizes(module), dict(range.bounds))
-    made = _lowered(module, backend, options, say, ledger, alike, pack, range.hints)
-    return made._replace(own_notes=(str(range),), conditions=range.conditions)
-
-
-def _left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | None:
-    """An entry point, and sizes that its code is not for; None where there are none. UserError
-    where that is so of too many."""
-    from .optimizer.coverage import MOST_PLANS, uncovered
-
-    for name, one in lowered.items():
-        if one.decisions is None:
-            continue
-        every = [one.decisions, *(o.decisions for o in one.others if not o.conditions)]
-        call = uncovered(one.decisions.assumptions, [d.guards for d in every if d is not None])
-        if call is not None and len(every) >= MOST_PLANS:
-            guards = dict.fromkeys(guard for d in every if d is not None for guard in d.guards)
-            raise UserError(
-                f"{name}: no {MOST_PLANS} plans serve all sizes, such as {dict(call)}; narrow "
-                f"their ranges (sizes=). They depend on {'; '.join(map(str, list(guards)[:8]))}"
-            )
-        if call is not None:
-            return name, call
-    return None
-
-
-def _check_limit(program: Program, lowered: Mapping[str, Lowered], limit: int) -> None:
-    """MemoryLimitError where calls of the largest sizes need more than the user allows."""
-    from .optimizer.limit import not_found
-
-    for name, one in lowered.items():
-        entry = program.entry(name)
-        needed = entry.memory.allocated_bytes
-        if one.decisions is not None and needed > limit:
-            raise not_found(limit, needed, _fitting(entry, limit))
-
-
-def _fitting(program: Program, limit: int) -> list[str]:
-    """For each size that calls decide the longest range of it, `batch=1..13`, whose calls stay
-    within a limit while the other sizes are as large as they can be."""
-    largest = {name: said.last or said.first for name, said in program.sizes.items()}
-    found: list[str] = []
-    for name, said in program.sizes.items():
-
-        def fits(size: int, name: str = name) -> bool:
-            try:
-                return program.at(**{**largest, name: size}).memory.allocated_bytes <= limit
-            except UserError:  # no call has these sizes
-                return False
-
-        values = range(said.first, largest[name] + 1, said.modulus)
-        count = bisect_left(values, True, key=lambda size: not fits(size))
-        if count:
-            step = f":{said.modulus}" if said.modulus > 1 else ""
-            found.append(f"{name}={values[0]}..{values[count - 1]}{step}")
-    return found
-
-
-def _within(
-    limit: int,
-    fused: Module,
-    backend: Backend,
-    tried: Callable[[Module, Sequence[str]], int],
-    say: Progress,
-    known: MemoryLimitError | None = None,
-) -> tuple[Module, list[str]]:
-    """The program in `limit` bytes of memory, with a note where it was changed for that;
-    MemoryLimitError if it cannot be: `known` where other kernels, for which that was the error,
-    need less. tried: what the program of a module allocates."""
-    from .optimizer.limit import need, not_found, note, within
-    from .optimizer.measure import measure
-
-    before = measure(fused, backend.in_tiles)
-    beside = 0  # scratch, gaps between buffers, rest of a page: known once there is a plan
-    allocated: list[int] = []
-    while len(allocated) < FITTED:
-        say("fit")
-        try:
-            fitted = within(fused, limit, lambda one: measure(one, backend.in_tiles), beside)
-        except MemoryLimitError as error:
-            raise min(known or error, error, key=lambda e: e.needed_bytes) from None
-        notes = [note(fitted, before)] if fitted.moves else []
-        allocated.append(tried(fitted.module, notes))
-        if allocated[-1] <= limit:
-            return fitted.module, notes
-        beside = max(beside, allocated[-1] - need(fitted.measure).total)
-    error = not_found(limit, min(allocated))
-    raise min(known or error, error, key=lambda e: e.needed_bytes)
 
 
 def compile_lowered(module: Module, target: str, options: Options) -> Program:

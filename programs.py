@@ -251,6 +251,7 @@ def _own_sources() -> str | None:
         "runtime",
         "specs",
         "compiler.py",
+        "lowering.py",
         "entries.py",
         "programs.py",
         "recipes.py",

@@ -28,12 +28,20 @@ from .types import TensorType
 
 
 class Decisions(Order):
-    """What is assumed of symbols while code is made, and the guards that it has come to need."""
+    """What is assumed of symbols while code is made, and the guards that it has come to need.
+    `likely`: the hints, for who makes nothing that depends on them."""
 
     def __init__(self, assumptions: Assumptions, hints: Mapping[str, int]) -> None:
-        self.assumptions, self.hints = assumptions, dict(hints)
+        self.assumptions, self.likely = assumptions, dict(hints)
+        self.asked = False  # whether anything may depend on what the hints are
         self.guards: dict[SizeConstraint, None] = {}
         self.estimates = 0  # how many `estimating` are around
+
+    @property
+    def hints(self) -> Mapping[str, int]:
+        """The sizes of a likely call; whoever reads them here makes what depends on them."""
+        self.asked = True
+        return self.likely
 
     def at_most(self, left: Dim, right: Dim) -> bool:
         """left <= right, at the sizes that the code is for."""

@@ -50,6 +50,7 @@ from .passes.stacks import Stacks
 from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
 from .rolled import each_function, is_rolled
+from .shared import Reached, Shared
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -191,6 +192,7 @@ class Pipeline:
         dump: Path | None = None,
         check: bool = False,
         on_module: Callable[[str, Pass, Module, Module], None] | None = None,
+        shared: Shared | None = None,
     ) -> tuple[Module, Module]:
         """The program that a bundle stores, and the one after all passes.
 
@@ -203,14 +205,20 @@ class Pipeline:
         check: verify the whole module after every pass, not its level alone.
         on_module: called after each pass with a name that means this run alone, the pass, and the
             module before and after it.
+        shared: what runs of equal passes for other likely calls have found, and this one adds to.
         """
         first, second = len(self.simplify), len(self.simplify) + len(self.references)
         simple = simplified = module
         passes = (*self.simplify, *self.references, *self.lower)
         numbered = _numbered(passes, disable, stop_after)
         held: Level | None = None  # the level at which the module is known to be
+        source, begin, connect = module, 0, _place_of_connect(passes)
+        known = None if shared is None else shared.reached(source, stop_after is None)
+        if known is not None:
+            number, simple, simplified, module, held, _ = known
+            begin = number + 1
         with blamed_on(disable):
-            for number, (step, names) in enumerate(numbered):
+            for number, (step, names) in list(enumerate(numbered))[begin:]:
                 needless = first < number < second and module is simplified
                 if names.isdisjoint(disable) and not needless:
                     if on_pass:
@@ -226,9 +234,19 @@ class Pipeline:
                     simplified = module
                     if module.meshes or not simple.meshes:
                         simple = module
+                if shared is not None:
+                    reached = Reached(number, simple, simplified, module, held)
+                    shared.keep(source, reached, second, connect)
                 if stop_after in names:
                     break
         return simple, module
+
+
+def _place_of_connect(passes: Sequence[Pass]) -> int:
+    """The number of the pass that asks for the likely call of a program first of all; that behind
+    the last one where it is not among them."""
+    numbers = (n for n, one in enumerate(passes) if isinstance(one, Connect))
+    return next(numbers, len(passes))
 
 
 def connect_of(passes: Pipeline) -> Connect | None:

@@ -22,7 +22,7 @@ from ..hlo.sizes import SizeConstraint, Symbol
 from ..hlo.symbols import SymbolicDim
 from .machine import Machine
 from .passes.connect import Judged
-from .tiles.estimate import Retimed
+from .tiles.estimate import retimed
 
 LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made
@@ -135,15 +135,10 @@ class _Predictor:
     def kernel(self, one: Judged) -> Array:
         key = one.text, one.plan.sizes, one.plan.way, one.plan.step, one.tiled
         if key not in self.known:
-            times: list[float] = []
-            retimed: Retimed | None = None
-            for sizes in self.sample:
-                about = decided_by(Decisions(self.assumptions, sizes))
-                with about, np.errstate(divide="ignore", invalid="ignore"):
-                    if retimed is None:
-                        retimed = Retimed(one.group, self.machine, one.plan, not one.tiled)
-                    times.append(retimed.seconds())
-            found = np.array(times)  # a kernel of nothing takes no time
+            about = decided_by(Decisions(self.assumptions, self.sample[0]))
+            with about, np.errstate(divide="ignore", invalid="ignore"):
+                found = retimed(one.group, self.machine, one.plan, not one.tiled, self.sample)
+            # A kernel of nothing takes no time.
             self.known[key] = np.where(np.isfinite(found), found, 0.0)
         return self.known[key]
 

@@ -134,24 +134,27 @@ def _plans(
     ]
 
 
-class Retimed:
-    """How long a tiling of a group takes in calls of other sizes than it was chosen for. clipped:
-    whether its tiles end where the tensors do, as those of kernels with exact tails."""
-
-    def __init__(self, group: Group, machine: Machine, plan: Plan, clipped: bool) -> None:
-        self.group, self.machine, self.plan, self.clipped = group, machine, plan, clipped
-        self.parts = _symbolic(group, plan.stream)
-
-    def seconds(self) -> float:
-        """The prediction for today's hints."""
-        dims = tuple(map(at_hint, self.group.roots[0].dims))
-        pairs = zip(self.plan.sizes, dims, strict=True)
-        sizes = [max(1, min(n, dim)) if self.clipped else n for n, dim in pairs]
-        candidates = _Candidates(tuple(np.array([n]) for n in (*sizes, self.plan.step)), dims)
-        with estimating():
-            stream = self.plan.stream
-            counter = Counter(self.group, self.machine, stream, candidates, self.parts)
-            return float(counter.seconds()[0])
+def retimed(
+    group: Group,
+    machine: Machine,
+    plan: Plan,
+    clipped: bool,
+    calls: Sequence[Mapping[str, int]],
+) -> Any:
+    """How long a tiling of a group takes in calls of other sizes than it was chosen for: seconds in
+    each. clipped: whether its tiles end where the tensors do, as those of kernels with exact tails.
+    """
+    sizes = {name: np.array([call[name] for call in calls]) for name in calls[0]}
+    at_sizes = evaluator(AtSizes({}, sizes))
+    dims = [np.broadcast_to(at_sizes(expression(d)), len(calls)) for d in group.roots[0].dims]
+    tiles = [
+        np.maximum(1, np.minimum(n, dim)) if clipped else np.full(len(calls), n)
+        for n, dim in zip(plan.sizes, dims, strict=True)
+    ]
+    candidates = _Candidates((*tiles, np.full(len(calls), plan.step)), tuple(dims))
+    parts = _symbolic(group, plan.stream)
+    with estimating():
+        return Counter(group, machine, plan.stream, candidates, parts, sizes).seconds()
 
 
 def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
@@ -244,7 +247,7 @@ def _symbolic(group: Group, stream: Stream | None, whole: bool = False) -> Propa
 
 class Counter:
     """Counts flops and bytes of every candidate. whole_rows: whether tilings that leave the last
-    dim whole are looked at on their own."""
+    dim whole are looked at on their own. sizes: what symbols stand for, the hints by default."""
 
     whole_rows: ClassVar[bool] = False
 
@@ -255,21 +258,25 @@ class Counter:
         stream: Stream | None,
         candidates: _Candidates,
         parts: Propagation,
+        sizes: Mapping[str, Any] | None = None,
     ) -> None:
         self.group, self.machine, self.stream = group, machine, stream
         self.candidates, self.parts = candidates, parts
         self.executors = machine.executors
         self.count = len(candidates.columns[-1])
         self.tasks = candidates.tasks
+        decisions = current()
+        if sizes is None:
+            sizes = decisions.hints if decisions else {}
+        self.evaluated = evaluator(candidates.values(sizes))
+        self.floats: dict[Expression, Any] = {}
         self.trips: Any = 1.0
         if stream is not None:
-            self.trips = -(-at_hint(stream.extent) // np.maximum(candidates.columns[-1], 1))
+            extent = self.evaluated(expression(stream.extent))
+            self.trips = -(-extent // np.maximum(candidates.columns[-1], 1))
         self.unit = machine.unit("f32")
         self.busy = np.zeros(self.count)  # seconds of computing, of one task
         self.traffic: list[Traffic] = []
-        decisions = current()
-        self.evaluated = evaluator(candidates.values(decisions.hints if decisions else {}))
-        self.floats: dict[Expression, Any] = {}
         self.computed = {result for op in group.ops for result in op.results}
 
     def numbers(self, values: Iterable[Expression]) -> list[Any]:
@@ -427,17 +434,23 @@ class Counter:
         near = level_of(self.machine, footprint + sum(sizes, np.zeros(self.count)) * 4)
         for (value, _), size, times in zip(reads, sizes, reads.values(), strict=True):
             width = value.element.bits / 8
-            total = value.tensor.size * width
+            total = self.whole(value)
             bytes = size * width * times * self.tasks
             first = np.minimum(bytes, total)
             self.traffic.append(Traffic(first, self.home(total)))
             self.traffic.append(Traffic(bytes - first, np.maximum(near, 1)))
 
     def stores(self, root: Value) -> None:
-        total = root.tensor.size * root.element.bits / 8
+        total = self.whole(root)
         self.traffic.append(Traffic(total, self.home(total), "write"))
 
-    def home(self, total: float) -> Any:
+    def whole(self, value: Value) -> Any:
+        """Bytes of a tensor."""
+        size = value.tensor.size
+        count = size if isinstance(size, int) else self.number(expression(size))
+        return count * (value.element.bits / 8)
+
+    def home(self, total: Any) -> Any:
         """Where a whole tensor lies between two kernels that share the machine with others."""
         return np.maximum(level_of(self.machine, 2 * total / self.executors), 1)
 

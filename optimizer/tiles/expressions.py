@@ -265,16 +265,22 @@ def sizes_in(value: Expression) -> bool:
 
 
 class AtSizes(dict[str, Any]):
-    """Values of variables, where those of sizes follow from what symbols stand for."""
+    """Values of variables, where those of sizes follow from what symbols stand for: numbers, or
+    arrays of the numbers in several calls."""
 
-    def __init__(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    def __init__(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
         super().__init__(values)
         self.sizes = sizes
 
-    def __missing__(self, key: str) -> int:
+    def __missing__(self, key: str) -> Any:
         if not key.startswith(_SIZE):
             raise KeyError(key)
-        return symbols.bound(_named_size(key), self.sizes)
+        size = _named_size(key)
+        if all(isinstance(value, int) for value in self.sizes.values()):
+            return symbols.bound(size, self.sizes)
+        rows = zip(*(value.tolist() for value in self.sizes.values()), strict=True)
+        calls = (dict(zip(self.sizes, row, strict=True)) for row in rows)
+        return np.array([symbols.bound(size, call) for call in calls])
 
 
 def variable(name: str, low: int | None = 0, high: Dim | None = None) -> Expression:
