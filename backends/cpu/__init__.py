@@ -56,6 +56,8 @@ def _target_of(options: Options, level: str | None) -> Target:
 def backend(options: Options, tuner: Tuner | None = None, level: str | None = None) -> Backend:
     """The backend for CPUs of a feature level, else for this machine, or for the lower level that
     the options ask for; `tuner` knows or measures choices."""
+    from ...optimizer.expansions import has_blocks
+    from ..plain.opaque import EMITTERS
     from .build import begin_executor, build
     from .cache import open_cache
     from .codegen import host_target
@@ -96,5 +98,5 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
         name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
-        open_sizes=True,
+        open_sizes=True, expands=lambda op: op.name in EMITTERS and has_blocks(op),
     )  # fmt: skip
