@@ -39,6 +39,7 @@ class Backend:
     `formulas`: by which operations may be computed that are marked as approximate.
     `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
     `open_sizes`: whether its code serves sizes that calls decide.
+    `expands`: which operations on whole matrices it wants as plain HLO (`optimizer/expansions/`).
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point."""
@@ -55,6 +56,7 @@ class Backend:
     in_tiles: bool = False
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""
+    expands: Callable[[Op], bool] = lambda op: False
     slow: Callable[[Op], str] = lambda op: ""
     assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
     formulas: tuple[Formula, ...] = ()

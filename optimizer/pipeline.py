@@ -27,6 +27,7 @@ from .passes.connect import Connect
 from .passes.dce import Dce
 from .passes.decompose import Decompose
 from .passes.encode import Encode
+from .passes.expand import Expand
 from .passes.externalize import Externalize
 from .passes.fold_constants import FoldConstants
 from .passes.fold_weights import FoldWeights
@@ -164,7 +165,7 @@ def pipeline_for(
     ledger = Ledger() if ledger is None else ledger
     ledger.allowed = NUMERICS[options.numerics]
     simplify = simplify_pipeline(options, ledger, machine=backend.model)
-    references = UseReferences(backend.lacks), *simplify
+    references = UseReferences(backend.lacks), Expand(backend.expands), *simplify
     return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare, alike))
 
 
@@ -173,7 +174,7 @@ class Pipeline:
     """The passes of a compilation in three parts; a bundle stores the program after the first.
 
     simplify: to the smallest equal program; it knows no target.
-    references: the first pass replaces what the target cannot run; where that changed anything,
+    references: the first passes replace what the target cannot run; where that changed anything,
         the others simplify what came in.
     lower: to operations that are kernels.
     """
@@ -219,7 +220,8 @@ class Pipeline:
             begin = number + 1
         with blamed_on(disable):
             for number, (step, names) in list(enumerate(numbered))[begin:]:
-                needless = first < number < second and module is simplified
+                replaces = isinstance(step, (UseReferences, Expand))
+                needless = first < number < second and module is simplified and not replaces
                 if names.isdisjoint(disable) and not needless:
                     if on_pass:
                         on_pass(step.name)

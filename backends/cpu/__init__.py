@@ -63,6 +63,8 @@ def backend(options: Options, tuner: Tuner | None = None, level: str | None = No
 def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend for a CPU, called `name`. A target of a class of its own may have another
     compiler (`Target.compiled`); its fields must say all that the code depends on."""
+    from ...optimizer.expansions import has_blocks
+    from ..plain.opaque import EMITTERS
     from .build import begin_executor, build
     from .cache import open_cache
     from .codegen import host_target
@@ -102,5 +104,5 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
-        open_sizes=True,
+        open_sizes=True, expands=lambda op: op.name in EMITTERS and has_blocks(op),
     )  # fmt: skip

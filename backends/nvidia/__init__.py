@@ -34,6 +34,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from .machines import label, machine_of
     from .pipeline.emit import suits
     from .pipeline.functions import FORMULAS
+    from .plain import expands
 
     found, disk = target_of(name), open_cache(options.cache)
 
@@ -54,7 +55,8 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         accepts=lambda op: accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,
         packing=lambda op: turned.packing(op, found) or images.packing(op),
-        lacks=lambda op: foreign.lacks(op, found), assemble=None if simulated else assemble,
+        lacks=lambda op: foreign.lacks(op, found), expands=expands,
+        assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),
         windows=frozenset({"loop", "rows", "reduce"}), open_sizes=True,
     )  # fmt: skip

@@ -61,6 +61,8 @@ def explained(op: Op) -> Region | None:
 def missing(op: Op, target: str) -> UnsupportedError:
     """The error for an operation that no kernel computes."""
     reason, error = LIMITATIONS.get(op.name), arithmetic.unsupported(op, target)
+    if op.name.startswith("linalg."):
+        reason = "LAPACK computes it on target cpu"
     names = symbols_in(op)
     if names:
         said = reason or "what it becomes at fixed sizes depends on them"

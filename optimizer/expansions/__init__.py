@@ -31,6 +31,11 @@ def expands(op: Op) -> bool:
     return op.name in EXPANSIONS and all(isinstance(size, int) and size for size in sizes)
 
 
+def has_blocks(op: Op) -> bool:
+    """Whether its matrix is larger than what one kernel should compute alone."""
+    return op.operands[0].dims[-1] > triangular.BLOCK
+
+
 def expansion(b: Builder, op: Op, operands: Sequence[Value]) -> list[Value]:
     """What computes the operation's results, built on other operands."""
     return EXPANSIONS[op.name](b, op, *operands)

@@ -10,7 +10,7 @@ from .triangular import BLOCK, half, solve
 
 def qr(b: Builder, o: Op, a: Value) -> list[Value]:
     packed, taus = reflectors(Matrix(b, a))
-    return [packed.value, b.reshape(taus.value, o.result_types[1].dims)]  # type: ignore[attr-defined]
+    return [packed.value, b.reshape(taus.value, o.results[1].dims)]
 
 
 def householder_product(b: Builder, o: Op, a: Value, taus: Value) -> list[Value]:
@@ -79,13 +79,11 @@ def _panel(a: Matrix) -> tuple[Matrix, Matrix]:
         first = packed.row(at).column(at)
         is_done = sizes(below).largest().equals(0)
         if packed.is_complex:
-            is_done = is_done & first._with("imag").equals(0)
+            is_done = is_done & first.imaginary.equals(0)
         # Squares of what is divided by the largest are neither too large nor all too small.
         largest = sizes(below).largest().maximum(sizes(first))
         largest = largest.equals(0).where(1, largest)
-        norm = (
-            largest * (magnitudes(below / largest).total() + magnitudes(first / largest)).sqrt()
-        )
+        norm = largest * (magnitudes(below / largest).total() + magnitudes(first / largest)).sqrt()
         beta = (first.real < 0).where(norm, -norm)
         beta = is_done.where(1, beta)
         tau = is_done.where(0, (first * -1 + beta) / beta)

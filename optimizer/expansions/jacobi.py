@@ -33,9 +33,11 @@ class Rotation(NamedTuple):
 
 
 def _rotation(first: Matrix, second: Matrix, between: Matrix) -> Rotation:
-    """What makes [[first, between], [between*, second]] diagonal, rows of real `first`, `second`."""
+    """What makes [[first, between], [between*, second]] diagonal; all are rows, of real numbers on
+    the diagonal."""
     size = abs(between)
-    is_zero = size.equals(0)
+    # Numbers with few bits have no direction; beside the largest, which is about 1, they are 0.
+    is_zero = (size > 2.0 ** (-100 if size.element.bits == 32 else -900)).equals(False)
     safe = is_zero.where(1, size)
     slope = (second - first) / (safe + safe)
     root = (slope * slope + 1).sqrt()
@@ -131,16 +133,14 @@ def eigh(b: Builder, o: Op, a: Value) -> list[Value]:
     vectors = vectors.transposed.rows_at(order).transposed
     is_bad = (scale - scale).differs(0)
     values, vectors = (is_bad.where(float("nan"), x) for x in (values, vectors))
-    kinds = [kind.dims for kind in o.result_types]  # type: ignore[attr-defined]
-    return [vectors.value, b.reshape(values.value, kinds[1]), b.reshape(info.value, kinds[2])]
+    flat = (b.reshape(x.value, y.dims) for x, y in zip((values, info), o.results[1:], strict=True))
+    return [vectors.value, *flat]
 
 
 def _two_sided(a: Matrix, vectors: Matrix) -> list[Matrix]:
     """One round: J^H a J and vectors J, moved on."""
     half = a.rows // 2
-    first, second = (
-        x.diagonal().real.transposed for x in (a[:half, :half], a[half:, half:])
-    )
+    first, second = (x.diagonal().real.transposed for x in (a[:half, :half], a[half:, half:]))
     by = _rotation(first, second, a[:half, half:].diagonal().transposed)
     turned = _rotated(_rotated(a, by).adjoint, by)  # its adjoint, which it equals
     rows, columns = a.row_numbers, a.column_numbers
@@ -171,8 +171,7 @@ def svd(b: Builder, o: Op, a: Value) -> list[Value]:
     lengths, order = _sorted(lengths, "GT")
     is_bad = (scale - scale).differs(0)
     values = is_bad.where(float("nan"), lengths * scale)
-    kinds = o.result_types
-    results = [b.reshape(values.value, kinds[0].dims)]  # type: ignore[attr-defined]
+    results = [b.reshape(values.value, o.results[0].dims)]
     if o.compute_uv:
         turned = turned.transposed.rows_at(order).transposed
         vectors = vectors.transposed.rows_at(order)  # V^T
@@ -186,8 +185,8 @@ def svd(b: Builder, o: Op, a: Value) -> list[Value]:
         sides = (vectors.transposed, unit.adjoint) if is_wide else (unit, vectors.conjugate)
         results += [is_bad.where(float("nan"), side).value for side in sides]
     else:
-        results += [b.constant(0, kind) for kind in kinds[1:3]]  # type: ignore[misc]
-    return [*results, b.reshape(info.value, kinds[3].dims)]  # type: ignore[attr-defined]
+        results += [b.constant(0, empty.tensor) for empty in o.results[1:3]]
+    return [*results, b.reshape(info.value, o.results[3].dims)]
 
 
 def _tolerance(a: Matrix) -> float:
@@ -197,7 +196,7 @@ def _tolerance(a: Matrix) -> float:
 
 def _orthogonal(a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """a V with orthogonal columns, V, and the largest cosine of the last sweep."""
-    even, limit = _evened(a), _tolerance(a)
+    even, limit, noise = _evened(a), _tolerance(a), epsilon(a) ** 2
     half = even.columns // 2
     real = real_element(a.element)
     nothing = a.filled(0, 1, 1, real)
@@ -209,9 +208,10 @@ def _orthogonal(a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
         between = (x[:, :half].conjugate * x[:, half:]).sum_of_rows()
         lengths = (first * second).sqrt()
         size = abs(between)
-        is_small = (size > lengths * limit).convert(I32).equals(0)
-        cosine = is_small.where(0, size / lengths.equals(0).where(1, lengths))
-        by = _rotation(first, second, is_small.where(0, between))
+        # Columns of rounding errors, beside a largest element of 1, have no direction either.
+        counts = (first > noise) & (second > noise) & (size > lengths * limit)
+        cosine = counts.where(size / counts.where(lengths, 1), 0)
+        by = _rotation(first, second, counts.where(between, 0))
         moved = [_moved(_rotated(y, by)) for y in (x, vectors)]
         return [*moved, worst.maximum(cosine.largest())]
 

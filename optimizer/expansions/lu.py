@@ -24,8 +24,8 @@ class Factors(NamedTuple):
 def lu(b: Builder, o: Op, a: Value) -> list[Value]:
     found = _factors(Matrix(b, a))
     pivots, info = (
-        b.reshape(part.value, kind.dims)
-        for part, kind in zip(found[2:], o.result_types[1:], strict=True)
+        b.reshape(part.value, result.dims)
+        for part, result in zip(found[2:], o.results[1:], strict=True)
     )
     return [found.packed.value, pivots, info]
 
@@ -60,7 +60,7 @@ def _panel(a: Matrix) -> Factors:
         rows, columns = packed.row_numbers, packed.column_numbers
         here, row = packed.scalar(at), packed[:, :1].row_numbers
         size = (row >= here).where(sizes(packed.column(at)), -1)
-        best = size._folded("maximum", -1, -2)
+        best = size.largest_of_rows()
         place = size.equals(best).where(row, packed.rows).smallest_of_rows()
         place = place.equals(packed.rows).where(here, place)  # nothing but NaN
 

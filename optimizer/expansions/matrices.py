@@ -91,6 +91,9 @@ class Matrix:
         return self._with("multiply", other)
 
     def __truediv__(self, other: Any) -> Matrix:
+        if self.is_complex and isinstance(other, Matrix) and not other.is_complex:
+            # Parts by themselves: as complex numbers, tiny divisors would be squared.
+            return (self.real / other)._with("complex", self.imaginary / other)
         return self._with("divide", other)
 
     def __and__(self, other: Matrix) -> Matrix:
@@ -148,6 +151,11 @@ class Matrix:
     @property
     def real(self) -> Matrix:
         return self._with("real") if self.is_complex else self
+
+    @property
+    def imaginary(self) -> Matrix:
+        """Of complex numbers."""
+        return self._with("imag")
 
     @property
     def conjugate(self) -> Matrix:
@@ -218,6 +226,10 @@ class Matrix:
         """The largest element, which must not be negative; NaN where there is one."""
         return self._folded("maximum", 0, -1)._folded("maximum", 0, -2)
 
+    def largest_of_rows(self) -> Matrix:
+        """The largest element of each column, none of which is below -1."""
+        return self._folded("maximum", -1, -2)
+
     def smallest_of_rows(self) -> Matrix:
         """Of integers, in each column."""
         return self._folded("minimum", 2**31 - 1, -2)
@@ -287,16 +299,12 @@ class Matrix:
 
 def magnitudes(a: Matrix) -> Matrix:
     """|x|^2 of each element."""
-    return a.real * a.real + _imaginary(a) * _imaginary(a) if a.is_complex else a * a
-
-
-def _imaginary(a: Matrix) -> Matrix:
-    return a._with("imag")
+    return a.real * a.real + a.imaginary * a.imaginary if a.is_complex else a * a
 
 
 def sizes(a: Matrix) -> Matrix:
     """|x|, or |real| + |imag|, by which LAPACK compares complex numbers."""
-    return abs(a.real) + abs(_imaginary(a)) if a.is_complex else abs(a)
+    return abs(a.real) + abs(a.imaginary) if a.is_complex else abs(a)
 
 
 def epsilon(a: Matrix) -> float:

@@ -37,7 +37,7 @@ def _is_filled(select: Op) -> bool:
     splat = constant_of(other)
     if load is None or splat is None or not splat.is_splat or mask.dims != tile.dims:
         return False
-    if float(splat.splat_value) != float(load.fill):
+    if complex(splat.splat_value) != complex(load.fill):
         return False
     memory = load.operands[0]
     for part in _conjuncts(mask):

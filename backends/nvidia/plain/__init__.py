@@ -7,6 +7,15 @@ than one thread at a time stand before it, see `kernels.py`.
 
 from __future__ import annotations
 
+from ....hlo.graph import Op
+from ....optimizer.expansions import has_blocks
+from ...plain.opaque import EMITTERS
 from .region import emit
 
-__all__ = ["emit"]
+__all__ = ["emit", "expands"]
+
+
+def expands(op: Op) -> bool:
+    """Whether an operation on whole matrices is wanted as plain HLO: those without a kernel, and
+    those whose kernel would keep one thread at a large matrix."""
+    return op.name not in EMITTERS or has_blocks(op)
