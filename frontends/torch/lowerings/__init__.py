@@ -17,6 +17,7 @@ from . import (
     flexible,
     fourier,
     gradients,
+    indefinite,
     indexing,
     kernels,
     linear_algebra,
@@ -40,8 +41,8 @@ from . import (
 _ROOMS = (
     pointwise, activations, comparisons, reductions, views, indexing, matmul, convolution, pooling,
     normalization, attention, creation, sorting, sampling, recurrent, resize, control,
-    kernels, bags, flexible, linear_algebra, linear_systems, matrix_functions, fourier, gradients,
-    quantized, collectives, shardings, data_sizes, data_parts,
+    kernels, bags, flexible, linear_algebra, linear_systems, indefinite, matrix_functions,
+    fourier, gradients, quantized, collectives, shardings, data_sizes, data_parts,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -70,6 +70,11 @@ def mv(c: Context, self: Value, vec: Value) -> Value:
     return c.dot(self, vec, ((self.rank - 1,), (0,)))
 
 
+def conjugate_dot(c: Context, self: Value, other: Value) -> Value:
+    """The sum of conj(self) other."""
+    return mv(c, c("chlo.conj", self) if self.element.is_complex else self, other)
+
+
 def outer(c: Context, self: Value, vec2: Value) -> Value:
     """result[i, j] = self[i] * vec2[j]."""
     left = c.builder.broadcast(c.convert(self, c.element), c.dims, [0])
@@ -196,6 +201,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.mm.default": mm,
     "aten.mv.default": mv,
     "aten.outer.default": outer,
-    "aten.vdot.default": mv,
+    "aten.vdot.default": conjugate_dot,
     "transformers.grouped_mm_fallback.default": grouped_fallback,
 }

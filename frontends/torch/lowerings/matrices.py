@@ -59,7 +59,9 @@ def diagonal(c: Context, value: Value) -> Value:
 
 
 def rows_at(c: Context, value: Value, places: Value) -> Value:
-    """result[..., i, :] = value[..., places[..., i], :]."""
+    """The rows in another order: result[..., i, :] = value[..., places[..., i], :]."""
+    if 0 in value.dims:
+        return value
     batch, rank = tuple(range(value.rank - 2)), value.rank
     return c(
         "gather", value, places, offset_dims=(rank - 1,), collapsed_slice_dims=(rank - 2,),
