@@ -81,18 +81,18 @@ _NOT_CONVERGED = (
     "repeated values, or is not finite"
 )
 _REASONS = {
-    "linalg.cholesky": "the input is not positive-definite",
-    "linalg.inv": "the input matrix is singular",
-    "linalg.ldl_factor": "D has a zero on its diagonal",
-    "linalg.lu_factor": "U has a zero on its diagonal",
-    "linalg.solve": "the input matrix is singular",
+    "cholesky": "the input is not positive-definite",
+    "inv": "the input matrix is singular",
+    "ldl_factor": "D has a zero on its diagonal",
+    "lu_factor": "U has a zero on its diagonal",
+    "solve": "the input matrix is singular",
 }
 
 
 def failure(name: str) -> str:
     """What a call is told where that function of PyTorch raises by its info."""
-    name = name.removeprefix("torch.").removesuffix("_ex")
-    return f"torch.{name}: {_REASONS.get(name, _NOT_CONVERGED)}"
+    name = name.rpartition(".")[2].removesuffix("_ex")
+    return f"torch.linalg.{name}: {_REASONS.get(name, _NOT_CONVERGED)}"
 
 
 def check_info(c: Context, info: Value, name: str) -> None:
