@@ -156,12 +156,19 @@ SOLUTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-NOT_OF_NOTHING = ("conditions", "norms", "products", "cross")  # PyTorch refuses some of them
+# PyTorch refuses some of them.
+NOT_OF_NOTHING = ("solve-broadcast", "conditions", "norms", "products", "cross")
+    "solve-broadcast",
+    "conditions",
+    "norms",
+    "products",
+    "cross",
+)  # PyTorch refuses some of them
 
 
 def agree(found: Any, wanted: Any, tolerance: float, name: str = "") -> None:
     for ours, theirs in zip(leaves(found), leaves(wanted), strict=True):
-        ours = np.asarray(ours)
+        ours, theirs = np.asarray(ours), theirs.resolve_conj()
         assert ours.shape == tuple(theirs.shape), name
         assert str(theirs.dtype)[6:] == ours.dtype.name, name
         scale = float(theirs.abs().max()) if theirs.numel() else 1.0
@@ -270,16 +277,13 @@ def test_pseudoinverse_of_few_singular_values(hermitian):
     assert found.tolist() == wanted.tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0, 30.0, torch.inf])
-def test_exponential_of_large_and_small(scale):
-    rotation = torch.tensor([[0.0, 1], [-1, 0]], dtype=torch.float64)
-    given = torch.stack([rotation * scale, rotation]) if scale < 100 else rotation * scale
+def test_exponential_of_large_and_small():
+    scales = torch.tensor([0, 1e-3, 1, 30, torch.inf], dtype=torch.float64)
+    given = torch.tensor([[0.0, 1], [-1, 0]], dtype=torch.float64) * scales[:, None, None]
     exported = torch.export.export(Body(torch.matrix_exp), (given,), strict=False)
     (found,) = girih.interpret(girih.import_model(exported), [given.numpy()])
-    if scale > 100:
-        assert np.isnan(found).all()
-    else:
-        np.testing.assert_allclose(found, torch.matrix_exp(given), atol=1e-12)
+    assert np.isnan(found[4]).all()
+    np.testing.assert_allclose(found[:4], torch.matrix_exp(given[:4]), atol=1e-12)
 
 
 def test_eigenvectors():
@@ -289,6 +293,17 @@ def test_eigenvectors():
     np.testing.assert_allclose(given @ vectors, vectors * values[:, None, :], atol=1e-5)
     powers = [(np.asarray(LINALG.eigvals(given)) ** n).sum(-1) for n in (1, 2, 3)]
     np.testing.assert_allclose([(values**n).sum(-1) for n in (1, 2, 3)], powers, rtol=1e-4)
+
+
+def test_without_rows_or_columns():
+    """Bases of the whole space where there is nothing to factorise."""
+    given = torch.zeros(3, 0)
+    body = lambda x: (  # noqa: E731
+        LINALG.svd(x)[0], LINALG.svd(x.T)[2], LINALG.qr(x, mode="complete")[0],
+        torch.ormqr(x, x[0], torch.ones(3, 2)), torch.svd(x, some=False)[0],
+    )  # fmt: skip
+    found, wanted = results(body, given)
+    agree(list(found), wanted, 0)
 
 
 def test_integers():

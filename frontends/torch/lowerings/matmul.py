@@ -49,6 +49,13 @@ def linear(c: Context, input: Value, weight: Value, bias: Value | None = None) -
     return result if bias is None else c("add", result, c.spread(bias, result.dims))
 
 
+def inner(c: Context, self: Value, other: Value) -> Value:
+    """The sum of products along both last dimensions; of a scalar, each product."""
+    if not self.rank or not other.rank:
+        return c("multiply", *c.together(self, other))
+    return linear(c, self, other)
+
+
 def matmul(c: Context, self: Value, other: Value) -> Value:
     """numpy's matmul: vectors contract, leading dimensions are a broadcast batch."""
     if other.rank <= 2:
@@ -195,7 +202,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.dot.default": mv,
     "aten.einsum.default": einsum,
     "aten.ger.default": outer,
-    "aten.inner.default": linear,
+    "aten.inner.default": inner,
     "aten.linear.default": linear,
     "aten.matmul.default": matmul,
     "aten.mm.default": mm,

@@ -272,6 +272,11 @@ def norm(
     return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
 
 
+def distance(c: Context, self: Value, other: Value, p: Number = 2) -> Value:
+    """The norm of self - other, over all elements."""
+    return vector_norm(c, c("subtract", *c.together(self, other)), p)
+
+
 def logsumexp(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Value:
     """log(sum(exp(self))), shifted by the maximum where that is finite."""
     axes = axes_of(dim, self.rank)
@@ -377,6 +382,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.cumprod.default": running("multiply"),
     "aten.cumsum.default": running("add"),
     "aten.diff.default": differences,
+    "aten.dist.default": distance,
     "aten.linalg_vector_norm.default": vector_norm,
     "aten.logsumexp.default": logsumexp,
     "aten.max.default": extreme_all("maximum"),
