@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...hlo.deciding import surely_below
-from ...hlo.graph import Op
+from ...hlo.graph import Op, Value
 from ...hlo.ops import lapack
 from ...hlo.symbols import SymbolicDim, maximum, minimum
 from .. import llvm
@@ -155,7 +155,7 @@ class Call:
     def if_some(self, body: Callable[[], None]) -> None:
         """The body; where the call may decide that a matrix is empty, only if it is not: then
         results are zero."""
-        sizes = [math.prod(value.dims[len(self.batch) :]) for value in self.op.operands[:2]]
+        sizes = [math.prod(value.dims[len(self.batch) :]) for value in _matrices(self.op)]
         doubtful = [size for size in sizes if not surely_below(0, size)]
         if not doubtful:
             body()
@@ -194,13 +194,19 @@ _SOLVE = "linalg.tridiagonal_solve"
 Body = Callable[[Call], None]
 
 
+def _matrices(op: Op) -> Sequence[Value]:
+    """The operands without which there is nothing to do; a product of no reflectors is one."""
+    parts = {"linalg.householder_product": slice(1), "linalg.householder_multiply": slice(2, 3)}
+    return op.operands[parts.get(op.name, slice(2))]
+
+
 def kernel(name: str | Callable[[Op], str], body: Body) -> Callable[[Op, Target], KernelCode]:
     """The emitter of an operation that is a call of the routine of that name."""
 
     def emit(op: Op, target: Target) -> KernelCode:
         call = Call(op, target, name if isinstance(name, str) else name(op))
         frame = call.frame
-        if any(value.tensor.size == 0 for value in op.operands[:2]):
+        if any(value.tensor.size == 0 for value in _matrices(op)):
             with frame.scopes.branch(call.f.compare("slt", frame.begin, frame.end)):
                 for value, pointer in zip(op.results, frame.outputs, strict=True):
                     call.f.fill(pointer, 0, value.tensor.bytes)

@@ -232,8 +232,10 @@ def _gesvd(b: Builder, operands: Sequence[Value], facts: Facts) -> Sequence[Valu
 
 def _svd(b: Builder, operands: Sequence[Value], facts: Facts, algorithm: str) -> Sequence[Value]:
     mode = _letter(facts, "mode", "ASN")
-    columns = facts["types"][2].dims[-1] if mode == "N" else 0
-    full = mode == "A" or columns > min(operands[0].dims[-2:])
+    full = mode == "A"
+    if mode == "N":  # nothing but the shapes of u and vt tells
+        u, vt = facts["types"][2:4]
+        full = max(u.dims[-1], vt.dims[-2]) > min(operands[0].dims[-2:])
     config = {"full_matrices": full, "compute_uv": mode != "N", "algorithm": algorithm}
     return operands[0], *b.op("linalg.svd", operands, config).results
 

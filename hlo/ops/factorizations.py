@@ -246,6 +246,7 @@ class HouseholderProduct(Factorization, name="linalg.householder_product"):
         for name, a in examples():
             if a.shape[-2] >= a.shape[-1]:
                 yield Case(f"householder_product_{name}", _reflectors(qr, a))
+        yield Case("householder_product_of_none", (f32([[1, 2], [3, 4]]), f32([])))
 
 
 def _reflectors(definition: Qr, a: Any) -> tuple[Any, Any]:
@@ -321,6 +322,8 @@ class HouseholderMultiply(Factorization, name="linalg.householder_multiply"):
                 c = np.broadcast_to(c, (*a.shape[:-2], *shape)).copy()
                 facts = {"left": left, "transpose": left}
                 yield Case(f"householder_multiply_{name}_{left:d}", (packed, taus, c), facts)
+        a = f32([[1, 2], [3, 4]])
+        yield Case("householder_multiply_of_none", (a[:, :0], f32([]), a))
 
 
 class Eigh(Factorization, name="linalg.eigh"):

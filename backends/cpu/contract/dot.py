@@ -10,6 +10,7 @@ from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
+from ....hlo.types import F64
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -54,9 +55,9 @@ def accumulator_of(op: Op) -> str:
             )
     if element.is_bool:
         return "i32"
-    widest = max((v.element for v in (*op.operands, op.result)), key=lambda e: e.bits)
     if element.is_float:
-        return "double" if widest.name == "f64" else "float"
+        is_double = any(value.element is F64 for value in (*op.operands, op.result))
+        return "double" if is_double else "float"
     return elements.register_type(element)
 
 

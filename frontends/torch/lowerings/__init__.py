@@ -22,6 +22,7 @@ from . import (
     gradients,
     grids,
     incomplete_gamma,
+    indefinite,
     indexing,
     integers,
     kernels,
@@ -59,7 +60,7 @@ _ROOMS = (
     sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
     linear_algebra, linear_systems, matrix_functions, fourier, gradients, quantized, collectives,
     shardings, data_sizes, data_parts, random, grids, window_gradients,
-    floats, integers, special, bessel, incomplete_gamma, polynomials, losses,
+    floats, integers, special, bessel, incomplete_gamma, polynomials, losses, indefinite,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

@@ -81,6 +81,8 @@ def _svd(c: Context, a: Value, full: bool, vectors: bool) -> tuple[Value, Value,
     facts = {"full_matrices": full, "compute_uv": vectors}
     s, u, vh, info = c.builder.op("linalg.svd", [a], facts).results
     check_info(c, info, "linalg.svd")
+    if vectors and 0 in a.dims[-2:]:  # bases of the whole space, or of nothing
+        return s, *(eye(c, value.dims, value.element) for value in (u, vh))
     return s, u, vh
 
 
@@ -290,7 +292,8 @@ def ordered_effect(
     """An operator with an effect, in the order of tokens: a check, which needs none."""
     if operator.removeprefix("torch.ops.") != "aten._linalg_check_errors.default":
         raise Blocked(f"has the effect of {operator}")
-    return token, *errors_checked(c, *args, **kwargs)
+    errors_checked(c, *args, **kwargs)
+    return token, *(None for _ in c.node.outputs[1:])
 
 
 TABLE: dict[str, Callable[..., Any]] = {

@@ -49,6 +49,13 @@ def linear(c: Context, input: Value, weight: Value, bias: Value | None = None) -
     return result if bias is None else c("add", result, c.spread(bias, result.dims))
 
 
+def inner(c: Context, self: Value, other: Value) -> Value:
+    """The sum of products along both last dimensions; of a scalar, each product."""
+    if not self.rank or not other.rank:
+        return c("multiply", *c.together(self, other))
+    return linear(c, self, other)
+
+
 def matmul(c: Context, self: Value, other: Value) -> Value:
     """numpy's matmul: vectors contract, leading dimensions are a broadcast batch."""
     if other.rank <= 2:
@@ -68,6 +75,11 @@ def matmul(c: Context, self: Value, other: Value) -> Value:
 def mv(c: Context, self: Value, vec: Value) -> Value:
     """A matrix times a vector, or two vectors."""
     return c.dot(self, vec, ((self.rank - 1,), (0,)))
+
+
+def conjugate_dot(c: Context, self: Value, other: Value) -> Value:
+    """The sum of conj(self) other."""
+    return mv(c, c("chlo.conj", self) if self.element.is_complex else self, other)
 
 
 def outer(c: Context, self: Value, vec2: Value) -> Value:
@@ -212,12 +224,12 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.dot.default": mv,
     "aten.einsum.default": einsum,
     "aten.ger.default": outer,
-    "aten.inner.default": linear,
+    "aten.inner.default": inner,
     "aten.linear.default": linear,
     "aten.matmul.default": matmul,
     "aten.mm.default": mm,
     "aten.mv.default": mv,
     "aten.outer.default": outer,
-    "aten.vdot.default": mv,
+    "aten.vdot.default": conjugate_dot,
     "transformers.grouped_mm_fallback.default": grouped_fallback,
 }

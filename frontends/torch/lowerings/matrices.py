@@ -59,7 +59,9 @@ def diagonal(c: Context, value: Value) -> Value:
 
 
 def rows_at(c: Context, value: Value, places: Value) -> Value:
-    """result[..., i, :] = value[..., places[..., i], :]."""
+    """The rows in another order: result[..., i, :] = value[..., places[..., i], :]."""
+    if 0 in value.dims:
+        return value
     batch, rank = tuple(range(value.rank - 2)), value.rank
     return c(
         "gather", value, places, offset_dims=(rank - 1,), collapsed_slice_dims=(rank - 2,),
@@ -79,18 +81,18 @@ _NOT_CONVERGED = (
     "repeated values, or is not finite"
 )
 _REASONS = {
-    "linalg.cholesky": "the input is not positive-definite",
-    "linalg.inv": "the input matrix is singular",
-    "linalg.ldl_factor": "D has a zero on its diagonal",
-    "linalg.lu_factor": "U has a zero on its diagonal",
-    "linalg.solve": "the input matrix is singular",
+    "cholesky": "the input is not positive-definite",
+    "inv": "the input matrix is singular",
+    "ldl_factor": "D has a zero on its diagonal",
+    "lu_factor": "U has a zero on its diagonal",
+    "solve": "the input matrix is singular",
 }
 
 
 def failure(name: str) -> str:
     """What a call is told where that function of PyTorch raises by its info."""
-    name = name.removeprefix("torch.").removesuffix("_ex")
-    return f"torch.{name}: {_REASONS.get(name, _NOT_CONVERGED)}"
+    name = name.rpartition(".")[2].removesuffix("_ex")
+    return f"torch.linalg.{name}: {_REASONS.get(name, _NOT_CONVERGED)}"
 
 
 def check_info(c: Context, info: Value, name: str) -> None:

@@ -328,6 +328,11 @@ def norm(
     return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
 
 
+def distance(c: Context, self: Value, other: Value, p: Number = 2) -> Value:
+    """The norm of self - other, over all elements."""
+    return vector_norm(c, c("subtract", *c.together(self, other)), p)
+
+
 def logsumexp(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Value:
     """log(sum(exp(self))), shifted by the maximum where that is finite."""
     axes = axes_of(dim, self.rank)
