@@ -70,6 +70,13 @@ def mv(c: Context, self: Value, vec: Value) -> Value:
     return c.dot(self, vec, ((self.rank - 1,), (0,)))
 
 
+def inner(c: Context, self: Value, other: Value) -> Value:
+    """Sums of products along the last dims; of a number the product with all."""
+    if not self.rank or not other.rank:
+        return c("multiply", *c.together(self, other))
+    return c.dot(self, other, ((self.rank - 1,), (other.rank - 1,)))
+
+
 def outer(c: Context, self: Value, vec2: Value) -> Value:
     """result[i, j] = self[i] * vec2[j]."""
     left = c.builder.broadcast(c.convert(self, c.element), c.dims, [0])
@@ -190,7 +197,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.dot.default": mv,
     "aten.einsum.default": einsum,
     "aten.ger.default": outer,
-    "aten.inner.default": linear,
+    "aten.inner.default": inner,
     "aten.linear.default": linear,
     "aten.matmul.default": matmul,
     "aten.mm.default": mm,
