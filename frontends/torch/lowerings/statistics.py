@@ -101,9 +101,10 @@ def count_in_range(
     else:
         low, high = c.scalar(min, x.element), c.scalar(max, x.element)
     low, high = c.spread(low, x.dims), c.spread(high, x.dims)
-    share = c("divide", c("subtract", x, low), c("subtract", high, low))
+    share = c.multiply(c("subtract", x, low), bins)
+    share = c("divide", share, c("subtract", high, low))
     inside = c("and", c.builder.compare("GE", x, low), c.builder.compare("LE", x, high))
-    place = c.convert(c.select(inside, c.multiply(share, bins), -1.0), I64)
+    place = c.convert(c.select(inside, share, -1.0), I64)
     place = c.binary("minimum", place, bins - 1)
     totals = _totals(c, c.select(inside, place, -1), bins, None, c.wide(x).element)
     return c.narrow(totals)
