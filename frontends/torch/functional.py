@@ -34,16 +34,16 @@ PARTS = {
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
 }  # fmt: skip
 VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
-    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "dsplit", "expand", "expand_as",
-    "hsplit", "imag", "mT", "movedim", "moveaxis", "real", "unfold", "view_as_complex",
-    "view_as_real", "vsplit",
+    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "expand", "expand_as", "imag", "mT",
+    "movedim", "moveaxis", "real", "unfold", "view_as_complex", "view_as_real",
 }  # fmt: skip
 VALUES = {"_conj", "conj", "imag", "real", "view_as_complex", "view_as_real"}
 """Views in which numbers are others than in the tensor."""
 
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
-    "atleast_1d", "atleast_2d", "meshgrid", "broadcast_tensors", *DROPOUTS,
+    "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid", "broadcast_tensors", "_reshape_alias",
+    *DROPOUTS,
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 

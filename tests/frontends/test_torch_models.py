@@ -344,8 +344,10 @@ def test_lowerings_have_the_arguments_and_defaults_of_their_operators() -> None:
             assert ours is not None, f"{target} does not know {argument.name}"
             if argument.has_default_value():
                 theirs = argument.default_value
-                theirs = theirs[0] if isinstance(theirs, list) and theirs else theirs
-                same = ours.default == theirs or not (ours.default or theirs)
+                alike = [theirs]
+                if isinstance(theirs, list):
+                    alike = [tuple(theirs), *theirs[:1]]
+                same = ours.default in alike or not (ours.default or theirs)
                 assert same, f"{target}: {argument.name} is {theirs} by default"
 
 

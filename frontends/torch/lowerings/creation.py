@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import Dim
 from ....hlo.types import C128, F32, F64
 from ..context import Context, Number, Operand, sized
 
@@ -53,7 +53,9 @@ def scalar_tensor(c: Context, s: Operand, **kwargs: Any) -> Value:
 def arange(c: Context, start: Number, end: Number, step: Number = 1, **kwargs: Any) -> Value:
     """start, start + step, ... below end."""
     count, element = c.dims[0], c.element
-    if element.is_integer and all(isinstance(v, (int, SymbolicDim)) for v in (start, step)):
+    if element.is_integer:
+        numbers = (start, step)
+        start, step = (int(v) if isinstance(v, (float, int)) else v for v in numbers)
         values = c.iota((count,), 0, element)
         values = values if step == 1 else c.multiply(values, step)
         return values if start == 0 else c.add(values, start)

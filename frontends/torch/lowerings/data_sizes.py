@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, name_of
 from ....hlo.types import I1, I32, I64, TensorType
-from ..context import Context, axis_of, broadcast_dims, static
+from ..context import Blocked, Context, axis_of, broadcast_dims, static
 from ..data_sizes import set_size
 from . import indexing
 from .running import running_of
@@ -293,6 +293,11 @@ def _grouped_rows(
 ) -> tuple[Value, Value, Value]:
     """unique of the parts of self along an axis: one of each, the group of each, how many each
     has."""
+    if c.type.rank != self.rank:
+        raise Blocked(
+            f"PyTorch's export declares its result as {c.type}, of more dims than it has",
+            "move the dim to the front: of that the export knows the result",
+        )
     length = self.dims[axis]
     others = [d for d in range(self.rank) if d != axis]
     width = product([self.dims[d] for d in others])

@@ -57,7 +57,8 @@ def sum_to_size(c: Context, self: Value, size: Sequence[Any]) -> Value:
     first = self.rank - len(size)
     one = [axis for axis in range(first, self.rank) if c.dims[axis - first] == 1]
     axes = [*range(first), *(axis for axis in one if self.dims[axis] != 1)]
-    return c.builder.reshape(c.narrow(c.reduce("add", c.wide(self), axes)), c.dims)
+    total = c.reduce("add", c.wide(c.convert(self, c.element)), axes)
+    return c.builder.reshape(c.narrow(total), c.dims)
 
 
 def mean(
@@ -328,17 +329,13 @@ def norm(
     return vector_norm(c, self, 2 if p is None else p, dim, keepdim)
 
 
-def distance(c: Context, self: Value, other: Value, p: Number = 2) -> Value:
-    """The norm of self - other, over all elements."""
-    return vector_norm(c, c("subtract", *c.together(self, other)), p)
-
-
 def logsumexp(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Value:
-    """log(sum(exp(self))), shifted by the maximum where that is finite."""
+    """log(sum(exp(self))), shifted by the maximum (of real parts) where that is finite."""
     axes = axes_of(dim, self.rank)
     x = c.wide(c.convert(self, c.element))
-    top = c.reduce("maximum", x, axes)
+    top = c.reduce("maximum", c("real", x) if x.element.is_complex else x, axes)
     top = c.select(c("is_finite", top), top, c.full(0, top.dims, top.element))
+    top = c.convert(top, x.element)
     grown = c("exponential", c("subtract", x, c.along(top, x.dims, axes)))
     result = c("add", c("log", c.reduce("add", grown, axes)), top)
     return c.narrow(_kept(c, result, self.dims, axes, keepdim))

@@ -94,18 +94,20 @@ def count_in_range(
     c: Context, self: Value, bins: int = 100, min: Number = 0, max: Number = 0
 ) -> Value:
     """histc: how many values fall into each of `bins` equal parts of [min, max], max into the last;
-    of the range of the values where min = max."""
-    x = c.builder.reshape(c.wide(self), (math.prod(self.dims),))
+    of the range of the values where min = max. Places are rounded to the type of the values."""
+    x = c.builder.reshape(self, (math.prod(self.dims),))
     if min == max:
         low, high = _range_of(c, x, 1.0)
     else:
         low, high = c.scalar(min, x.element), c.scalar(max, x.element)
     low, high = c.spread(low, x.dims), c.spread(high, x.dims)
-    share = c("divide", c("subtract", x, low), c("subtract", high, low))
+    share = c.multiply(c("subtract", x, low), bins)
+    share = c("divide", share, c("subtract", high, low))
     inside = c("and", c.builder.compare("GE", x, low), c.builder.compare("LE", x, high))
-    place = c.convert(c.select(inside, c.multiply(share, bins), -1.0), I64)
+    place = c.convert(c.select(inside, share, -1.0), I64)
     place = c.binary("minimum", place, bins - 1)
-    return c.narrow(_totals(c, c.select(inside, place, -1), bins, None, x.element))
+    totals = _totals(c, c.select(inside, place, -1), bins, None, c.wide(x).element)
+    return c.narrow(totals)
 
 
 def _even_edges(c: Context, low: Value, high: Value, bins: int) -> Value:
@@ -136,8 +138,8 @@ def _edges(c: Context, x: Value, bins: Sequence[int], range: Sequence[float] | N
     found = []
     for at, count in enumerate(bins):
         if range:
-            low, high = (c.scalar(range[2 * at + end], x.element) for end in (0, 1))
-            low, high = _apart(c, low, high, 0.5)
+            ends = [c.scalar(number, x.element) for number in range[2 * at : 2 * at + 2]]
+            low, high = _apart(c, ends[0], ends[1], 0.5)
         else:
             low, high = _range_of(c, c.slice(x, 1, at, at + 1), 0.5)
         found.append(_even_edges(c, low, high, count))

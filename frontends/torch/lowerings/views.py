@@ -352,6 +352,7 @@ _RESHAPED = (
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}": same for name in _SAME},
     **{f"aten.{name}": converted for name in _CONVERTED},
+    "prims.convert_element_type.default": converted,
     **{f"aten.{name}": reshaped for name in _RESHAPED},
     **{f"aten.{name}.default": viewed for name in _VIEWED},
     **{
