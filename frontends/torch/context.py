@@ -457,7 +457,7 @@ class Context:
     ) -> Sequence[Value]:
         """`carried` replaced by `step(*carried)` while the scalar `test(*carried)` holds. Where
         random numbers are drawn inside, the turn is carried too: each has draws of its own."""
-        types = [unsharded(value.tensor) for value in carried]
+        types = [value.tensor.with_sharding(None) for value in carried]
         with self.drawing(self.stream.key) as inner:
             regions = [self.nested(types, lambda *v: [test(*v)]), self.nested(types, step)]
         if not inner.count:
@@ -473,7 +473,7 @@ class Context:
                 return [self.add(turn, 1), *step(*values)]
 
         counted = [self.scalar(0, UI64), *carried]
-        types = [unsharded(value.tensor) for value in counted]
+        types = [value.tensor.with_sharding(None) for value in counted]
         regions = [self.nested(types, tested), self.nested(types, stepped)]
         return self.builder.op("while", counted, {}, regions, types).results[1:]
 

@@ -20,7 +20,7 @@ from girih.frontends.torch.exported import array_of
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 
-from .torch_layer_cases import CASES
+from .torch_window_cases import CASES
 
 
 class _Body(nn.Module):

@@ -142,13 +142,9 @@ def randint_like_from(c: Context, self: Value, low: Operand, high: Operand, **kw
 
 def random(c: Context, self: Value, *ends: Number | None, **named: Any) -> Value:
     """random_(from, to): whole numbers, by default all that the type has exactly."""
-    target = c.node.target
-    if target.endswith(".to"):
-        return _whole(c, 0, ends[0] if ends else named["to"])
-    if target.endswith(".from"):
-        low, high = (*ends, *([named.get("from"), named.get("to")][len(ends) :]))[:2]
-        if high is not None:
-            return _whole(c, low or 0, high)
+    given: list[Any] = [*ends, *(named[name] for name in ("from", "to") if name in named)]
+    if given and given[-1] is not None:
+        return _whole(c, given[0] if len(given) > 1 else 0, given[-1])
     digits = {"i1": 1, "f32": 24, "f64": 53, "f16": 11, "bf16": 8, "i64": 63, "ui8": 8}.get(
         c.element.name, c.element.bits - 1
     )
