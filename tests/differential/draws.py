@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-RUNS = 100
+FEWEST, MOST, DRAWS = 8, 100, 20_000
+"""How often both are called: until they have drawn so much, within limits."""
 DOUBT = 1e-6
 """Samples of one distribution are called different so seldom."""
 
@@ -15,8 +16,11 @@ DOUBT = 1e-6
 def difference(ours: Callable[[int], Sequence[Any]], theirs: Callable[[], Sequence[Any]]) -> str:
     """What is different between the results of many calls of both, "" for nothing. ours: of the
     call of that number."""
-    left = [[np.asarray(x) for x in ours(number)] for number in range(RUNS)]
-    right = [[np.asarray(x) for x in theirs()] for _ in range(RUNS)]
+    right = [[np.asarray(x) for x in theirs()]]
+    runs = DRAWS // max(1, sum(x.size for x in right[0]))
+    runs = min(max(runs, FEWEST), MOST)
+    right += [[np.asarray(x) for x in theirs()] for _ in range(1, runs)]
+    left = [[np.asarray(x) for x in ours(number)] for number in range(runs)]
     if len(left[0]) != len(right[0]):
         return f"{len(left[0])} results, not {len(right[0])}"
     for number, (one, other) in enumerate(zip(left[0], right[0], strict=True)):

@@ -162,23 +162,27 @@ def randperm(c: Context, n: Dim, **kwargs: Any) -> Value:
     return c.convert(sorted_along(c, bits(c, c.dims), 0, False)[1], c.element)
 
 
-def normal(c: Context, self: Value, mean: Number = 0.0, std: Number = 1.0, **kwargs: Any) -> Value:
+def normal(c: Context, self: Value, mean: Any = 0.0, std: Any = 1.0, **kwargs: Any) -> Value:
     """normal_(mean, std) and normal_functional."""
-    return _complex(c, lambda c, element: _normal(c, mean, std, element))
+    return normal_between(c, mean, std)
 
 
 def normal_between(
-    c: Context, mean: Operand, std: Operand = 1.0, size: Any = None, **kwargs: Any
+    c: Context, mean: Any, std: Operand = 1.0, size: Any = None, **kwargs: Any
 ) -> Value:
-    """torch.normal of tensors, or of numbers and a size."""
-    return _complex(c, lambda c, element: _normal(c, mean, std, element))
+    """torch.normal of tensors, or of numbers and a size; each part of a complex number has half of
+    the variance."""
+    if not c.element.is_complex:
+        return c.convert(_normal(c, mean, std, c.element), c.element)
+    half = F64 if c.element.bits == 128 else F32
+    parts = [c.multiply(_normal(c, 0.0, std, half), math.sqrt(0.5)) for _ in range(2)]
+    return c("add", c("complex", *parts), c.fill(mean, c.type))
 
 
 def _normal(c: Context, mean: Operand, std: Operand, element: ElementType) -> Value:
     kind = TensorType(c.dims, _real(element))
-    mean, std = (value.real if isinstance(value, complex) else value for value in (mean, std))
     scaled = c("multiply", normal_of(c, c.dims, element), c.fill(std, kind))
-    return c.convert(c("add", scaled, c.fill(mean, kind)), element)
+    return c("add", scaled, c.fill(mean, kind))
 
 
 # Distributions.
