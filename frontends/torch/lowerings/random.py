@@ -170,13 +170,15 @@ def normal(c: Context, self: Value, mean: Any = 0.0, std: Any = 1.0, **kwargs: A
 def normal_between(
     c: Context, mean: Any, std: Operand = 1.0, size: Any = None, **kwargs: Any
 ) -> Value:
-    """torch.normal of tensors, or of numbers and a size; each part of a complex number has half of
-    the variance."""
+    """torch.normal of tensors, or of numbers and a size. Each part of a complex number has half of
+    the variance, and a mean that is a number itself."""
     if not c.element.is_complex:
         return c.convert(_normal(c, mean, std, c.element), c.element)
     half = F64 if c.element.bits == 128 else F32
-    parts = [c.multiply(_normal(c, 0.0, std, half), math.sqrt(0.5)) for _ in range(2)]
-    return c("add", c("complex", *parts), c.fill(mean, c.type))
+    spread = c.multiply(c.fill(std, TensorType(c.dims, half)), math.sqrt(0.5))
+    middle = 0.0 if isinstance(mean, Value) else mean
+    result = c("complex", *(_normal(c, middle, spread, half) for _ in range(2)))
+    return c("add", result, c.fill(mean, c.type)) if isinstance(mean, Value) else result
 
 
 def _normal(c: Context, mean: Operand, std: Operand, element: ElementType) -> Value:

@@ -46,9 +46,11 @@ def histogram(c: Context, self: Value, bins: int = 100, min: Number = 0, max: Nu
     low, high = float(min), float(max)  # type: ignore[arg-type]
     if low == high:
         raise Blocked("takes its range from the values", "pass min and max")
-    x = c.builder.reshape(c.wide(self), (math.prod(self.dims),))
-    place = c.multiply(c.divide(c.subtract(x, low), high - low), bins)
-    place = c.binary("minimum", c("floor", place), bins - 1)
+    x = c.builder.reshape(self, (math.prod(self.dims),))
+    # In the type of the values, which rounds after each step, as PyTorch's places do.
+    place = c.divide(c.multiply(c.subtract(x, low), bins), high - low)
+    place = c.binary("minimum", c("floor", c.wide(place)), bins - 1)
+    x = c.wide(x)
     inside = c("and", c.compare("GE", x, low), c.compare("LE", x, high))
     place = c.select(inside, place, -1)
     dims = (x.dims[0], bins)
