@@ -55,11 +55,12 @@ _ELEMENTS = {
 def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Module:
     """The module of an ExportedProgram, or of an `nn.Module` called with these inputs."""
     import torch
+    from torch.utils import _pytree
 
     source = getattr(source, "_orig_mod", source)  # of torch.compile
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
         name = type(source).__name__
-        for tensor in torch.utils._pytree.tree_leaves((inputs, dict(keywords))):
+        for tensor in _pytree.tree_leaves((inputs, dict(keywords))):
             if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
                 raise UserError(f"{name}: an input of the layout {tensor.layout}: {DENSE}")
         if not inputs and not keywords and inspect.signature(source.forward).parameters:
