@@ -26,6 +26,7 @@ from .attributes import watched
 from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
+from .lowerings import DENSE
 from .origins import is_models, origin
 from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
 from .sizes import (
@@ -54,10 +55,14 @@ _ELEMENTS = {
 def import_live(source: Any, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Module:
     """The module of an ExportedProgram, or of an `nn.Module` called with these inputs."""
     import torch
+    from torch.utils import _pytree
 
     source = getattr(source, "_orig_mod", source)  # of torch.compile
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.fx.GraphModule):
         name = type(source).__name__
+        for tensor in _pytree.tree_leaves((inputs, dict(keywords))):
+            if isinstance(tensor, torch.Tensor) and tensor.layout is not torch.strided:
+                raise UserError(f"{name}: an input of the layout {tensor.layout}: {DENSE}")
         if not inputs and not keywords and inspect.signature(source.forward).parameters:
             raise UserError(f"{name}: give example inputs, so that it can be exported")
         register_caches()
@@ -374,6 +379,8 @@ def array_of(tensor: Any) -> np.ndarray[Any, Any]:
         own = element_of(dtype).dtype
         _RAW[dtype] = None if own.isbuiltin == 1 else own
     own = _RAW[dtype]
+    if tensor.layout is not torch.strided:
+        raise UserError(f"a tensor of the layout {tensor.layout}: {DENSE}")
     if own is None:
         return tensor.numpy(force=True)  # type: ignore[no-any-return]
     raw = {1: torch.uint8, 2: torch.int16}[own.itemsize]

@@ -4,8 +4,8 @@
         [--samples 4] [--engine interpreter|cpu] [--core]
 
 Each operator's samples are exported, imported (with `--core` after run_decompositions()), run, and
-compared with eager PyTorch. The summary counts which core ATen operators took part in results that
-agree, and lists what blocks the others.
+compared with eager PyTorch; where they draw random numbers, their distributions are. The summary
+counts which core ATen operators took part in results that agree, and lists what blocks the others.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from torch.utils import _pytree
 import girih
 from girih.frontends.torch.exported import array_of, read_exported
 from girih.hlo.errors import ImportBlockers, UserError
+from girih.tests.differential.draws import difference
 from girih.tests.differential.outcomes import Outcome, compare, print_blockers
 from girih.tests.differential.reconstructions import RECONSTRUCTIONS
 
 sys.modules.setdefault("expecttest", types.ModuleType("expecttest"))  # op_db does not need it
 sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
 
-RANDOM = {
-    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
-    "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like",
-    "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "pca_lowrank",
-    "svd_lowrank", "resize_", "resize_as_",
+OPEN = {
+    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    "pca_lowrank", "svd_lowrank", "resize_", "resize_as_",
 }  # fmt: skip
 """What has no value to compare with."""
 ANY_OF_EQUALS = {"kthvalue", "median", "nanmedian", "sort", "topk"}
@@ -81,6 +80,8 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: st
         targets = frozenset(node.target for node in read_exported(exported, "").graph.walk())
         imported = girih.import_model(exported)
         flat = [array_of(x) for x in tensors]
+        if imported.signature is not None and imported.signature.generator:
+            return drawn(imported, flat, lambda: module(*copy.deepcopy(tensors)), engine, targets)
         if engine == "cpu":
             found = girih.compile(imported, options=girih.Options(cache="off"))(*flat)
             found = _pytree.tree_leaves(found)
@@ -102,6 +103,30 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: st
     if reconstruct is None:
         return compare(found, wanted, targets)
     return compare(reconstruct(tensors, found), reconstruct(tensors, wanted), targets)
+
+
+def drawn(
+    imported: Any, flat: list[Any], eager: Any, engine: str, targets: frozenset[str]
+) -> Outcome:
+    """What becomes of a call that draws random numbers."""
+    if engine == "cpu":
+        session = girih.compile(imported, options=girih.Options(cache="off")).session()
+
+        def ours(number: int) -> list[Any]:
+            return _pytree.tree_leaves(session(*flat))
+    else:
+        count = len(imported.signature.results) - len(imported.signature.state)
+
+        def ours(number: int) -> list[Any]:
+            state = np.array([1, number], np.uint64)
+            return girih.interpret(imported, [*flat, state])[:count]
+
+    def theirs() -> list[Any]:
+        with torch.no_grad():
+            return [array_of(torch.as_tensor(x)) for x in _pytree.tree_leaves(eager())]
+
+    words = difference(ours, theirs)
+    return Outcome("differs" if words else "agrees", words, targets)
 
 
 def samples(info: Any, dtype: Any, count: int) -> Iterator[tuple[Any, Any]]:
@@ -126,8 +151,11 @@ def main() -> int:
     import logging
 
     logging.disable(logging.ERROR)
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as invocations
 
+    op_db: Any = invocations.op_db
+    # Draws are compared by many calls of both, which are not to begin at one seed.
+    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     count: collections.Counter[str] = collections.Counter()
     blockers: collections.Counter[str] = collections.Counter()
     agreeing: set[str] = set()
@@ -135,7 +163,7 @@ def main() -> int:
         name = f"{info.name} {info.variant_test_name}".strip()
         if arguments.only and info.name not in arguments.only:
             continue
-        if info.name.rpartition(".")[2] in RANDOM or info.name.startswith("jiterator"):
+        if info.name.rpartition(".")[2] in OPEN or info.name.startswith("jiterator"):
             continue
         for spelled in arguments.dtypes:
             dtype = getattr(torch, spelled)

@@ -16,7 +16,6 @@ from torch.utils import _pytree
 
 import girih
 from girih.frontends.torch.exported import array_of
-from girih.hlo.errors import ImportBlockers
 
 aten = torch.ops.aten
 GENERATOR = torch.Generator().manual_seed(0)
@@ -173,7 +172,7 @@ KEYWORDS: dict[str, dict[str, Any]] = {
     "var.correction": {"correction": 0},
 }
 
-RANDOM = "draws random numbers: refused with a remedy"
+RANDOM = "draws random numbers: test_torch_random"
 ABSENT: dict[str, str] = {
     "rand.default": RANDOM, "randn.default": RANDOM, "randperm.default": RANDOM,
     "_local_scalar_dense.default": "gives a number, see test_a_number_read_from_a_tensor",
@@ -264,19 +263,6 @@ def agrees(place: str, actual: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any
     scale = max(1.0, float(np.abs(wanted).max(initial=0.0)))
     tolerance = 2e-3 if wanted.dtype.itemsize == 2 else 2e-5
     np.testing.assert_allclose(actual, wanted, rtol=0, atol=tolerance * scale, err_msg=place)
-
-
-@pytest.mark.parametrize("name", sorted(n for n, why in ABSENT.items() if why == RANDOM))
-def test_refused_operators_say_what_to_do(name: str) -> None:
-    class Refused(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            given = {"randperm": (4,)}.get(name.split(".")[0], ([2, 2],))
-            return getattr(aten, name.split(".")[0])(*given) + x.sum()
-
-    exported = torch.export.export(Refused(), (normal(2, 2),), strict=False)
-    with pytest.raises(ImportBlockers) as caught:
-        girih.import_model(exported)
-    assert any(blocker.remedy for blocker in caught.value.blockers)
 
 
 def test_a_number_read_from_a_tensor() -> None:

@@ -158,12 +158,6 @@ SOLUTIONS: dict[str, Any] = {
 
 # PyTorch refuses some of them.
 NOT_OF_NOTHING = ("solve-broadcast", "conditions", "norms", "products", "cross")
-    "solve-broadcast",
-    "conditions",
-    "norms",
-    "products",
-    "cross",
-)  # PyTorch refuses some of them
 
 
 def agree(found: Any, wanted: Any, tolerance: float, name: str = "") -> None:

@@ -20,7 +20,8 @@ from girih.frontends.torch.exported import array_of
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 
-from .torch_place_cases import CASES
+from . import torch_place_cases, torch_window_cases  # noqa: F401 - they add to CASES
+from .torch_op_cases import CASES
 
 
 class _Body(nn.Module):

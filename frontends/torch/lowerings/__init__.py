@@ -72,8 +72,17 @@ DATA = "the size of the result depends on values: use a mask with torch.where, o
 
 _FAST = "call torch.backends.mha.set_fastpath_enabled(False) first"
 
+DENSE = (
+    "programs have dense tensors alone: give .to_dense(), or positions and values to "
+    "torch.index_select and scatter_add"
+)
+
 REMEDIES: dict[str, str] = {
+    **dict.fromkeys(
+        ("aten._sparse", "aten._to_sparse", "aten._to_dense", "aten.sparse_", "aten.to_sparse",
+         "aten.to_dense", "aten._coalesce", "aten.coalesce"), DENSE,
+    ),
     "aten._native_multi_head_attention": _FAST,
     "aten._transformer_encoder_layer_fwd": _FAST,
-}
+}  # fmt: skip
 """What a user can do about operators that have no lowering, by the start of their name."""

@@ -142,13 +142,9 @@ def randint_like_from(c: Context, self: Value, low: Operand, high: Operand, **kw
 
 def random(c: Context, self: Value, *ends: Any, **named: Any) -> Value:
     """random_(from, to): whole numbers, by default all that the type has exactly."""
-    target = c.node.target
-    if target.endswith(".to"):
-        return _whole(c, 0, ends[0] if ends else named["to"])
-    if target.endswith(".from"):
-        low, high = (*ends, *([named.get("from"), named.get("to")][len(ends) :]))[:2]
-        if high is not None:
-            return _whole(c, low or 0, high)
+    given: list[Any] = [*ends, *(named[name] for name in ("from", "to") if name in named)]
+    if given and given[-1] is not None:
+        return _whole(c, given[0] if len(given) > 1 else 0, given[-1])
     digits = {"i1": 1, "f32": 24, "f64": 53, "f16": 11, "bf16": 8, "i64": 63, "ui8": 8}.get(
         c.element.name, c.element.bits - 1
     )
@@ -166,23 +162,29 @@ def randperm(c: Context, n: Dim, **kwargs: Any) -> Value:
     return c.convert(sorted_along(c, bits(c, c.dims), 0, False)[1], c.element)
 
 
-def normal(c: Context, self: Value, mean: Number = 0.0, std: Number = 1.0, **kwargs: Any) -> Value:
+def normal(c: Context, self: Value, mean: Any = 0.0, std: Any = 1.0, **kwargs: Any) -> Value:
     """normal_(mean, std) and normal_functional."""
-    return _complex(c, lambda c, element: _normal(c, mean, std, element))
+    return normal_between(c, mean, std)
 
 
 def normal_between(
-    c: Context, mean: Operand, std: Operand = 1.0, size: Any = None, **kwargs: Any
+    c: Context, mean: Any, std: Operand = 1.0, size: Any = None, **kwargs: Any
 ) -> Value:
-    """torch.normal of tensors, or of numbers and a size."""
-    return _complex(c, lambda c, element: _normal(c, mean, std, element))
+    """torch.normal of tensors, or of numbers and a size. Each part of a complex number has half of
+    the variance, and a mean that is a number itself."""
+    if not c.element.is_complex:
+        return c.convert(_normal(c, mean, std, c.element), c.element)
+    half = F64 if c.element.bits == 128 else F32
+    spread = c.multiply(c.fill(std, TensorType(c.dims, half)), math.sqrt(0.5))
+    middle = 0.0 if isinstance(mean, Value) else mean
+    result = c("complex", *(_normal(c, middle, spread, half) for _ in range(2)))
+    return c("add", result, c.fill(mean, c.type)) if isinstance(mean, Value) else result
 
 
 def _normal(c: Context, mean: Operand, std: Operand, element: ElementType) -> Value:
     kind = TensorType(c.dims, _real(element))
-    mean, std = (value.real if isinstance(value, complex) else value for value in (mean, std))
     scaled = c("multiply", normal_of(c, c.dims, element), c.fill(std, kind))
-    return c.convert(c("add", scaled, c.fill(mean, kind)), element)
+    return c("add", scaled, c.fill(mean, kind))
 
 
 # Distributions.

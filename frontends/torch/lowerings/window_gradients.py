@@ -237,7 +237,7 @@ def max_pool_backward(count: int) -> Callable[..., Value]:
     """The gradient of each maximum added at its place: the last argument."""
 
     def lower(c: Context, grad_output: Value, self: Value, *geometry: Any, **named: Any) -> Value:
-        indices: Any = named.get("indices", geometry[-1] if geometry else None)
+        indices = named["indices"] if "indices" in named else geometry[-1]
         grad = c.wide(grad_output)
         return c.narrow(at_places(c, grad, indices, self.dims, count, "add"))
 
