@@ -273,8 +273,8 @@ def hypot(c: Context, self: Value, other: Value) -> Value:
     root = c("sqrt", c.add(c("multiply", ratio, ratio), 1))
     trivial = c.builder.compare("EQ", small, c.full(0, x.dims, x.element))
     result = c("select", trivial, large, c("multiply", large, root))
-    infinite = c.builder.compare("EQ", large, c.full(math.inf, x.dims, x.element))
-    return c.narrow(c("select", infinite, large, result))
+    infinite = c("or", c.compare("EQ", x, math.inf), c.compare("EQ", y, math.inf))
+    return c.narrow(c.select(infinite, math.inf, result))
 
 
 def logaddexp(c: Context, self: Value, other: Value) -> Value:
