@@ -74,7 +74,8 @@ def _erf(x: Term) -> Term:
         return where(abs(x) < 1.0, small, 1.0 - _erfc_tail_f64(x))
     limited = x.like(-ERF_LIMIT).op("maximum", x).op("minimum", ERF_LIMIT)
     square = limited * limited
-    return limited * polynomial(square, ERF_ALPHA) / polynomial(square, ERF_BETA)
+    fit = limited * polynomial(square, ERF_ALPHA) / polynomial(square, ERF_BETA)
+    return fit.op("maximum", -1.0).op("minimum", 1.0)  # else 1 + erf(x) is less than 0 for some x
 
 
 def _erfc_tail_f64(x: Term) -> Term:

@@ -106,8 +106,8 @@ def hardsigmoid(c: Context, self: Value) -> Value:
 
 
 def threshold(c: Context, self: Value, threshold: Number, value: Number) -> Value:
-    """self where it is above the threshold, else value."""
-    return c.select(c.compare("GT", self, threshold), self, value)
+    """value up to the threshold, self above it and where it is nan."""
+    return c.select(c.compare("LE", self, threshold), value, self)
 
 
 def hardshrink(c: Context, self: Value, lambd: Number = 0.5) -> Value:

@@ -1,4 +1,4 @@
-"""Losses that PyTorch has as one operator of its own: linear_cross_entropy in chunks."""
+"""Losses that PyTorch's decompositions lack, or compute in a wider type than it does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,20 @@ from ....hlo.graph import Value
 from ....hlo.types import F32, ElementType
 from ..context import Blocked, Context
 from .activations import log_softmax_of
+
+
+def soft_margin_loss(c: Context, self: Value, target: Value, reduction: int = 1) -> Value:
+    """log(1 + exp(-self * target)), each step rounded to the result's type; as it is, its mean, or
+    its sum by `reduction`."""
+    x, y = c.together(self, target, element=c.element)
+    losses = c("negate", c("multiply", x, y))
+    for step in ("exponential", "log_plus_one"):
+        losses = c.narrow(c(step, c.wide(losses)))
+    if not reduction:
+        return losses
+    axes = range(losses.rank)
+    total = c.reduce("add", c.wide(losses), axes)
+    return c.narrow(c.mean(total, losses, axes) if reduction == 1 else total)
 
 
 def _nll_of_linear(
@@ -86,6 +100,7 @@ def linear_cross_entropies(
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten.soft_margin_loss.default": soft_margin_loss,
     "torch_nn._linear_cross_entropy_batch_chunked.default": linear_cross_entropy,
     "torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default": linear_cross_entropies,
 }

@@ -138,6 +138,8 @@ def div(c: Context, self: Operand, other: Operand, rounding_mode: str | None = N
 
 def power(c: Context, self: Operand, exponent: Operand) -> Value:
     """self ** exponent; small constant exponents are products and roots, as in PyTorch."""
+    if isinstance(exponent, complex) and not exponent.imag:
+        exponent = exponent.real
     if isinstance(self, Value) and not isinstance(exponent, Value):
         x = c.convert(self, c.element)
         simple = _constant_power(c, c.wide(x), exponent)
@@ -155,11 +157,11 @@ def _constant_power(c: Context, x: Value, exponent: Number) -> Value | None:
         for _ in range(int(exponent) - 1):  # type: ignore[arg-type]
             result = c("multiply", result, x)
         return result
-    if x.element.is_float:
+    if x.element.kind in ("float", "complex"):
         if exponent == 0.5:
             return c("sqrt", x)
         if exponent == -0.5:
-            return c("rsqrt", x)
+            return c("rsqrt", x) if x.element.is_float else c.divide(1, c("sqrt", x))
         if exponent in (-1, -2):
             return c.divide(1, x if exponent == -1 else c("multiply", x, x))
     return None
@@ -248,6 +250,9 @@ def nan_to_num(
     neginf: float | None = None,
 ) -> Value:
     """nan, inf and -inf replaced, by default with 0 and the largest finite values."""
+    if self.element.is_complex:
+        parts = (c.part(name, self) for name in ("real", "imag"))
+        return c("complex", *(nan_to_num(c, part, nan, posinf, neginf) for part in parts))
     if not self.element.is_float:
         return self
     limits = ml_dtypes.finfo(self.element.dtype)
@@ -268,8 +273,8 @@ def hypot(c: Context, self: Value, other: Value) -> Value:
     root = c("sqrt", c.add(c("multiply", ratio, ratio), 1))
     trivial = c.builder.compare("EQ", small, c.full(0, x.dims, x.element))
     result = c("select", trivial, large, c("multiply", large, root))
-    infinite = c.builder.compare("EQ", large, c.full(math.inf, x.dims, x.element))
-    return c.narrow(c("select", infinite, large, result))
+    infinite = c("or", c.compare("EQ", x, math.inf), c.compare("EQ", y, math.inf))
+    return c.narrow(c.select(infinite, math.inf, result))
 
 
 def logaddexp(c: Context, self: Value, other: Value) -> Value:
@@ -356,7 +361,7 @@ def angle(c: Context, self: Value) -> Value:
 
 def logit(c: Context, self: Value, eps: float | None = None) -> Value:
     """log(self / (1 - self)), self first clamped to [eps, 1 - eps]."""
-    x = c.wide(self)
+    x = c.wide(c.convert(self, c.element))
     if eps is not None:
         low, high = c.scalar(eps, x.element), c.scalar(1 - eps, x.element)
         x = c("clamp", low, x, high)
