@@ -42,7 +42,7 @@ test-cpus: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 
 # Oldest and newest dependencies, every Python that is here; the table stands in docs/installing.md.
 versions: $(READY)
