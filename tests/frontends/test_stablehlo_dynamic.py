@@ -366,3 +366,57 @@ def test_operations_demand_that_sizes_fit():
         girih.interpret(module, (x, y, np.int32(1), np.zeros((6, 2), np.float32)))
     with pytest.raises(girih.UserError, match="input 1: dimension 1 = d0 is 4, but must be 5"):
         girih.interpret(module, (x, y[:, :4], np.int32(1), z))
+
+
+DATA_BESIDE_CALLS = """
+func.func @main(%n: tensor<i64>, %p: tensor<i32>, %x: tensor<?x4xf32>, %m: tensor<?x4xi1>)
+    -> (tensor<?xf32>, tensor<?x2xf32>, tensor<i64>) {
+  %two = stablehlo.constant dense<2> : tensor<i64>
+  %one = stablehlo.constant dense<1> : tensor<1xi32>
+  %ones = stablehlo.constant dense<1> : tensor<2xi32>
+  %c = stablehlo.constant dense<1.5> : tensor<f32>
+  %0 = stablehlo.multiply %n, %two : tensor<i64>
+  %1 = stablehlo.convert %0 : (tensor<i64>) -> tensor<i32>
+  %2 = stablehlo.reshape %1 : (tensor<i32>) -> tensor<1xi32>
+  %3 = stablehlo.dynamic_iota %2, dim = 0 : (tensor<1xi32>) -> tensor<?xf32>
+  %4 = stablehlo.dynamic_broadcast_in_dim %c, %2, dims = []
+    : (tensor<f32>, tensor<1xi32>) -> tensor<?xf32>
+  %5 = stablehlo.add %3, %4 : tensor<?xf32>
+  %6 = stablehlo.reshape %p : (tensor<i32>) -> tensor<1xi32>
+  %7 = stablehlo.concatenate %6, %one, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %8 = stablehlo.convert %n : (tensor<i64>) -> tensor<i32>
+  %9 = stablehlo.reshape %8 : (tensor<i32>) -> tensor<1xi32>
+  %10 = stablehlo.constant dense<2> : tensor<1xi32>
+  %11 = stablehlo.concatenate %9, %10, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+  %12 = stablehlo.add %7, %11 : tensor<2xi32>
+  %13 = stablehlo.real_dynamic_slice %x, %7, %12, %ones
+    : (tensor<?x4xf32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> tensor<?x2xf32>
+  %14 = stablehlo.convert %m : (tensor<?x4xi1>) -> tensor<?x4xi64>
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %15 = stablehlo.reduce(%14 init: %zero) applies stablehlo.add across dimensions = [0, 1]
+    : (tensor<?x4xi64>, tensor<i64>) -> tensor<i64>
+  return %5, %13, %15 : tensor<?xf32>, tensor<?x2xf32>, tensor<i64>
+}
+"""
+
+
+def test_sizes_from_data_beside_those_of_calls():
+    """Sizes that data decide are compared by the program, not refused; what is counted over an
+    open tensor is no size."""
+    module = girih.import_model(DATA_BESIDE_CALLS)
+    given = {name for a in module.body.arguments for d in a.dims if not isinstance(d, int)
+             for name in d.symbols}  # fmt: skip
+    sizes = {name: (1, 20) if name in given else (0, 40) for name in module.symbols}
+    program = girih.compile(module, sizes=sizes, options=girih.Options(cache="off", size_plans=1))
+    for rows, start, count in ((7, 2, 3), (20, 0, 20), (1, 0, 1), (5, 4, 0)):
+        x = np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)
+        inputs = (np.int64(count), np.int32(start), x, x > 0)
+        wanted = (
+            np.arange(2 * count, dtype=np.float32) + np.float32(1.5),
+            x[start : start + count, 1:3],
+            (x > 0).sum(),
+        )
+        equal(girih.interpret(module, inputs), wanted)
+        equal(program(*inputs), wanted)
+    with pytest.raises(girih.UserError, match="does not hold for these data|not in 0"):
+        program(np.int64(3), np.int32(5), x, x > 0)
