@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from engines import flat, numpy_inputs
-from models import TOLERANCE, ZOO, Model, model, relative_error
+from models import TOLERANCE, WIDER, ZOO, Model, model, relative_error
 
 import girih
 
 SMALL = ["lstm-jax", "jax-decode", "mlp-train"]
-ALL = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+QUICK = ("dlrm", "gan-generator")  # of the other families: `benchmarks/zoo.py --wider --check`
+CHOSEN = (*ZOO, *(entry for entry in WIDER if entry.name in QUICK))
+ALL = pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.name)
 
 
 def agrees(results: Any, expected: list[np.ndarray]) -> None:
