@@ -164,6 +164,7 @@ class Program:
             signature = sizes.signature_at(sizes.largest)
             self._of_plans: dict[int, devices.Device] = {}
         self._plan, self._signature = plan, signature
+        self._measures = bool(signature.measured)  # a signature at new sizes is made on demand
         self._module = module
         layout = self._layout
         local = signature if layout is None else layout.signature(signature)
@@ -976,7 +977,7 @@ class Program:
             self._settle()
         if self._aliases.copied:
             self._aliases.fill(inputs, outputs)
-        if self._signature.measured:
+        if self._measures:
             outputs = self._signature.settled(outputs)
         return outputs, events
 
@@ -1024,7 +1025,7 @@ class Program:
 # What an entry point gives a program; missing where none is named.
 _OF_AN_ENTRY = frozenset(
     {
-        "_plan", "_signature", "_module", "_aliases", "_can_be_given", "_leaves",
+        "_plan", "_signature", "_measures", "_module", "_aliases", "_can_be_given", "_leaves",
         "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
         "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
         "_outputs_are_flat_list", "_device",

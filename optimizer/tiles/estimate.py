@@ -146,7 +146,8 @@ def retimed(
     """
     sizes = {name: np.array([call[name] for call in calls]) for name in calls[0]}
     at_sizes = evaluator(AtSizes({}, sizes))
-    dims = [np.broadcast_to(at_sizes(expression(d)), len(calls)) for d in group.roots[0].dims]
+    own = group.roots[0].dims
+    dims: list[Any] = [np.broadcast_to(at_sizes(expression(dim)), len(calls)) for dim in own]
     tiles = [
         np.maximum(1, np.minimum(n, dim)) if clipped else np.full(len(calls), n)
         for n, dim in zip(plan.sizes, dims, strict=True)
