@@ -1,9 +1,9 @@
 """linalg.eigh and linalg.svd by Jacobi's rotations: half of all pairs at once, round by round.
 
 Columns stand in pairs, one of the first half with one of the second. A round rotates all pairs so
-that their products vanish, then all but the first column move on by one place, so that after a
-sweep each was a pair with each, and all stand where they began (the tournament of Brent and Luk).
-An odd number gets a column of zeros, which no rotation mixes with others.
+that their products vanish, then all but the first column move on by one place, so that in a sweep
+each is a pair with each (the tournament of Brent and Luk). An odd number gets a column of zeros,
+which no rotation mixes with others. Columns are put in order at the end, wherever they stand then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...hlo.graph import Op, Value
 from ...hlo.ops.factorizations import real_element
 from ...hlo.types import I32, TensorType
 from .householder import columns_of_q, reflectors
-from .matrices import Matrix, epsilon, magnitudes, repeat, sizes, until
+from .matrices import STEPS, Matrix, epsilon, magnitudes, repeat, sizes, until
 
 SWEEPS = 30
 """More than any matrix needs: convergence is quadratic after the first few."""
@@ -85,8 +85,17 @@ def _scaled(a: Matrix) -> tuple[Matrix, Matrix]:
     return a / scale, scale
 
 
-def _sorted(keys: Matrix, direction: str) -> tuple[Matrix, Matrix]:
-    """A column in order, and the places from which its elements came, as a column."""
+def _rounds(even: Matrix) -> int:
+    """Of a sweep, in which each column meets each: some meet twice where turns hold several."""
+    return -(-(even.columns - 1) // STEPS) * STEPS
+
+
+def _sorted(keys: Matrix, vectors: Matrix, count: int, direction: str) -> tuple[Matrix, Matrix]:
+    """The first `count` of a column in order, and of the rows that belong to it. What was added to
+    an odd number comes last: only its row is not zero behind `count`."""
+    if keys.rows > count:
+        last = float("inf") if direction == "LT" else -1
+        keys = vectors[:, count : count + 1].differs(0).where(last, keys)
     b, kind = keys.b, keys.value.tensor
     numbers = b("iota", type=kind.with_element(I32), iota_dimension=kind.rank - 2)
     scalars = [TensorType((), e) for e in (kind.element, kind.element, I32, I32)]
@@ -96,8 +105,8 @@ def _sorted(keys: Matrix, direction: str) -> tuple[Matrix, Matrix]:
 
     facts = {"dimension": kind.rank - 2, "is_stable": True}
     made = b.op("sort", [keys.value, numbers], facts, [build_region(scalars, before)])
-    values, places = made.results
-    return Matrix(b, values), Matrix(b, places)
+    values, order = (Matrix(b, value)[:count, :] for value in made.results)
+    return values, vectors.rows_at(order)
 
 
 def eigh(b: Builder, o: Op, a: Value) -> list[Value]:
@@ -120,17 +129,16 @@ def eigh(b: Builder, o: Op, a: Value) -> list[Value]:
             return is_inner.where(0, squares).total() > squares.total() * limit
 
         def sweep(b: Builder, state: list[Matrix]) -> list[Matrix]:
-            return repeat(even.rows - 1, state, lambda b, at, each: _two_sided(*each))
+            return repeat(_rounds(even), state, lambda b, at, each: _two_sided(*each))
 
         unit = given.identity(even.rows, even.rows)
         whole, vectors = until(SWEEPS, [even, unit], sweep, left)
         info = left([whole, vectors]).convert(I32)
-        whole, vectors = whole[:size, :size], vectors[:size, :size]
     else:
         vectors, info = given.identity(size, size), given.filled(0, 1, 1, I32)
-    values = whole.diagonal().real * scale
-    values, order = _sorted(values, "LT")
-    vectors = vectors.transposed.rows_at(order).transposed
+    values = whole.diagonal().real
+    values, vectors = _sorted(values, vectors.transposed, size, "LT")
+    values, vectors = values * scale, vectors.transposed[:size, :]
     is_bad = (scale - scale).differs(0)
     values, vectors = (is_bad.where(float("nan"), x) for x in (values, vectors))
     flat = (b.reshape(x.value, y.dims) for x, y in zip((values, info), o.results[1:], strict=True))
@@ -161,20 +169,19 @@ def svd(b: Builder, o: Op, a: Value) -> list[Value]:
     tall, scale = _scaled(tall)
     if count > 1:
         turned, vectors, worst = _orthogonal(tall)
-        turned, vectors = turned[:, :count], vectors[:count, :count]
     else:
         turned, vectors = tall, given.identity(count, count)
         worst = given.filled(0, 1, 1, real_element(given.element))
     limit = _tolerance(tall)
     info = (worst > limit).convert(I32)
     lengths = magnitudes(turned).sum_of_rows().sqrt().transposed
-    lengths, order = _sorted(lengths, "GT")
+    beside = vectors.transposed.beside(turned.transposed)
+    lengths, beside = _sorted(lengths, beside, count, "GT")
     is_bad = (scale - scale).differs(0)
     values = is_bad.where(float("nan"), lengths * scale)
     results = [b.reshape(values.value, o.results[0].dims)]
     if o.compute_uv:
-        turned = turned.transposed.rows_at(order).transposed
-        vectors = vectors.transposed.rows_at(order)  # V^T
+        vectors, turned = beside[:, :count], beside[:, vectors.rows :].transposed  # V^T, a V
         packed, taus = reflectors(turned)
         corner = packed[:count, :].diagonal()
         is_zero = corner.equals(0)
@@ -216,7 +223,7 @@ def _orthogonal(a: Matrix) -> tuple[Matrix, Matrix, Matrix]:
         return [*moved, worst.maximum(cosine.largest())]
 
     def sweep(b: Builder, state: list[Matrix]) -> list[Matrix]:
-        return repeat(even.columns - 1, [*state[:2], nothing.on(b)], round_of)
+        return repeat(_rounds(even), [*state[:2], nothing.on(b)], round_of)
 
     start = [even, a.identity(even.columns, even.columns), nothing + 1]
     x, vectors, worst = until(SWEEPS, start, sweep, lambda state: state[2] > 0)
