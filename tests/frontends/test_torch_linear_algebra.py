@@ -156,14 +156,8 @@ SOLUTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-# PyTorch refuses some of them.
+# PyTorch refuses some of them where there is nothing.
 NOT_OF_NOTHING = ("solve-broadcast", "conditions", "norms", "products", "cross")
-    "solve-broadcast",
-    "conditions",
-    "norms",
-    "products",
-    "cross",
-)  # PyTorch refuses some of them
 
 
 def agree(found: Any, wanted: Any, tolerance: float, name: str = "") -> None:
