@@ -131,6 +131,7 @@ SINGLE: dict[str, Callable[[Any], Any]] = {
     "hessenberg_matrix": lambda a: jsl.hessenberg(a, calc_q=True),
     "lstsq": lambda a: jnp.linalg.lstsq(a, a[:, 0])[0],
     "svd_wide": lambda a: svd(a[:3], False),
+    "singular_values_wide": lambda a: jnp.linalg.svd(a[:3], full_matrices=True, compute_uv=False),
     "svd_tall": lambda a: svd(a[:, :3], True),
     "qr_tall": lambda a: jnp.linalg.qr(a[:, :2], mode="complete"),
     "qr_wide": lambda a: jnp.linalg.qr(a[:2]),

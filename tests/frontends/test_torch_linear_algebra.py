@@ -156,7 +156,7 @@ SOLUTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-# PyTorch refuses some of them.
+# PyTorch refuses some of them where there is nothing.
 NOT_OF_NOTHING = ("solve-broadcast", "conditions", "norms", "products", "cross")
 
 

@@ -82,7 +82,7 @@ def _svd(c: Context, a: Value, full: bool, vectors: bool) -> tuple[Value, Value,
     s, u, vh, info = c.builder.op("linalg.svd", [a], facts).results
     check_info(c, info, "linalg.svd")
     if vectors and 0 in a.dims[-2:]:  # bases of the whole space, or of nothing
-        return s, *(eye(c, value.dims, value.element) for value in (u, vh))
+        u, vh = (eye(c, value.dims, value.element) for value in (u, vh))
     return s, u, vh
 
 
