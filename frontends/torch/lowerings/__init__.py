@@ -35,6 +35,7 @@ from . import (
     scatters,
     shardings,
     sorting,
+    stacking,
     statistics,
     strided,
     synonyms,
@@ -43,7 +44,7 @@ from . import (
 
 _ROOMS = (
     pointwise, activations, comparisons, reductions, running, views, strided, diagonals,
-    padding, indexing, scatters,
+    padding, stacking, indexing, scatters,
     matmul, convolution, pooling, normalization, attention, creation, sorting, statistics, sampling,
     recurrent, resize, control, kernels, bags, flexible, linear_algebra, fourier, gradients,
     quantized, collectives, shardings, data_sizes, data_parts,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
-from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.symbols import Dim
 from ....hlo.types import C128, F32, F64
 from ..context import Context, Number, Operand, sized
 
