@@ -34,8 +34,9 @@ PARTS = {
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
 }  # fmt: skip
 VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
-    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "expand", "expand_as", "imag", "mT",
-    "movedim", "moveaxis", "real", "unfold", "view_as_complex", "view_as_real",
+    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "dsplit", "expand", "expand_as",
+    "hsplit", "imag", "mT", "movedim", "moveaxis", "real", "unfold", "view_as_complex",
+    "view_as_real", "vsplit",
 }  # fmt: skip
 VALUES = {"_conj", "conj", "imag", "real", "view_as_complex", "view_as_real"}
 """Views in which numbers are others than in the tensor."""
@@ -47,11 +48,11 @@ MAYBE_VIEWS = {
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
-SHAPES = {
-    "as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_",
-    "transpose_", "unsqueeze_",
-}  # fmt: skip
-"""In-place operators that change a tensor's dims, not its elements."""
+SHAPES = {"as_strided_", "resize_", "resize_as_", "set_"}
+"""In-place operators that change which memory a tensor is."""
+
+TURNS = {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+"""In-place operators after which a tensor is a view of what it was."""
 
 ARITHMETIC = {
     "add_", "addcdiv_", "addcmul_", "atan2_", "div_", "fmod_", "hypot_", "mul_", "pow_",
@@ -150,7 +151,7 @@ class Aliases:
             return known[name]
         version = self.versions[view.base]
         if not view.steps:
-            return self.bases[view.base]
+            return self.bases.get(view.base, known[view.base])
         at, value = self.fresh.get(name, (0, known[name]))
         if at == version:
             return value
@@ -174,6 +175,8 @@ class Aliases:
         if operator(node.target) in SHAPES:
             raise Blocked("changes the dimensions of a tensor in place", COPY)
         view = self.view(target.name)
+        if operator(node.target) in TURNS:
+            return self.turn(node, args, kwargs, view)
         if view.unsure:
             raise Blocked("changes a tensor in place that may be a view of another", COPY)
         type = args[0].tensor
@@ -190,6 +193,19 @@ class Aliases:
         for output in node.outputs:
             self.views[output] = view
             self.fresh[output] = (version, value)
+        return value
+
+    def turn(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], view: View) -> Value:
+        """The tensor with other dims: from now on its name is a view of what it was."""
+        plain = replace(node, target=functional_target(node.target))
+        types = tuple(self.graph.types.get(name) for name in node.outputs)
+        with self.context.entered(plain, types):
+            value = self.call(plain, args, kwargs)[0]
+        turned = View(view.base, (*view.steps, (plain, 0)), view.unsure)
+        version = self.versions.setdefault(view.base, 0)
+        for name in (node.args[0].name, *node.outputs):
+            self.views[name] = turned
+            self.fresh[name] = (version, value)
         return value
 
     def assign(self, name: str, value: Value, known: Mapping[str, Any]) -> None:
@@ -227,7 +243,7 @@ class Aliases:
             return c.builder.reshape(value, outer.dims)
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
-        if name not in PARTS:
+        if name not in PARTS or node.target == "aten.tensor_split.indices":
             if value.element is not outer.element or name in VALUES:
                 raise Blocked(f"changes a tensor in place through {name}", COPY)
             return write_through(c, outer, value, lambda x: self.replayed(node, index, x))

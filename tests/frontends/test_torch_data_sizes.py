@@ -123,6 +123,20 @@ def test_different_elements(monkeypatch):
     compare(different, [(torch.tensor([[1.0, nan], [-0.0, 0.0], [nan, 1.0]]),)])
 
 
+def different_rows(x: Any) -> Any:
+    return (
+        *torch.unique(x, dim=0, return_inverse=True, return_counts=True),
+        *torch.unique_consecutive(x, return_counts=True, dim=0),
+        torch.unique(x, dim=1),
+    )
+
+
+def test_different_rows(monkeypatch):
+    poisoned(monkeypatch)
+    lines = ([[3, 1], [0, 2], [3, 1], [3, 0]], [[2, 2]] * 4, [[1, 2], [1, 2], [0, 2], [1, 2]])
+    compare(different_rows, [(torch.tensor(line),) for line in lines])
+
+
 def repeated(x: Any, counts: Any) -> Any:
     return (
         torch.repeat_interleave(x, counts, dim=0) + 1,

@@ -100,7 +100,8 @@ def made(_: Any, x: torch.Tensor) -> Any:
 def reductions(_: Any, x: torch.Tensor) -> Any:
     spread = torch.var_mean(x, 1, correction=0)
     several = (x.mean(), x.amax((0, 1)), x.argmax(1), x.softmax(1), x.logsumexp(1), x.prod(1))
-    return *several, *spread, x.cumsum(1), F.normalize(x, dim=1), (x > 1).any(1), x.std((0, 2))
+    so_far = (x.cumsum(1), *x.cummax(1), x.logcumsumexp(1))
+    return *several, *spread, *so_far, F.normalize(x, dim=1), (x > 1).any(1), x.std((0, 2))
 
 
 def attention(_: Any, x: torch.Tensor) -> Any:

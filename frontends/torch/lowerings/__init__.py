@@ -47,6 +47,7 @@ from . import (
     shardings,
     sorting,
     special,
+    stacking,
     statistics,
     strided,
     synonyms,
@@ -56,8 +57,8 @@ from . import (
 
 _ROOMS = (
     pointwise, activations, comparisons, reductions, running, views, strided, diagonals,
-    padding, indexing, scatters, matmul, convolution, pooling, normalization, attention, creation,
-    sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
+    padding, stacking, indexing, scatters, matmul, convolution, pooling, normalization, attention,
+    creation, sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
     linear_algebra, linear_systems, matrix_functions, fourier, gradients, quantized, collectives,
     shardings, data_sizes, data_parts, random, grids, window_gradients,
     floats, integers, special, bessel, incomplete_gamma, polynomials, losses, indefinite,

@@ -99,10 +99,11 @@ def isclose(
         same = c("or", same, c("and", c.is_nan(x), c.is_nan(y)))
     if rtol == 0 and atol == 0 or x.element is I1:
         return same
-    if x.element.is_integer:  # |self - other| as an integer, the rest in f32
-        gap, size = c.convert(c("abs", c("subtract", x, y)), F32), c.convert(c("abs", y), F32)
-    else:
-        gap, size = c("abs", c("subtract", x, y)), c("abs", y)
+    gap, size = c("subtract", x, y), y
+    if x.element.kind != "uint":  # where differences wrap in PyTorch too
+        gap, size = c("abs", gap), c("abs", size)
+    if x.element.is_integer:
+        gap, size = c.convert(gap, F32), c.convert(size, F32)
     near = c.builder.compare("LE", gap, c.add(c.multiply(size, rtol), atol))
     return c("or", same, c("and", near, c("is_finite", gap)))
 

@@ -71,6 +71,18 @@ def mean(
     return c.narrow(_kept(c, result, self.dims, axes, keepdim))
 
 
+def mean_of_numbers(
+    c: Context, self: Value, dim: Axes = None, keepdim: bool = False, dtype: Any = None
+) -> Value:
+    """nanmean: the mean of what is no nan."""
+    axes = axes_of(dim, self.rank)
+    x = c.wide(c.convert(self, c.element))
+    valid = c.builder.compare("EQ", x, x)
+    total = c.reduce("add", c.select(valid, x, 0), axes)
+    result = c("divide", total, c.reduce("add", c.convert(valid, x.element), axes))
+    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+
+
 def mean_all(c: Context, self: Value, dtype: Any = None) -> Value:
     return mean(c, self)
 
@@ -258,9 +270,9 @@ def unbiased(root: bool, with_mean: bool = False) -> Callable[..., Any]:
     return along
 
 
-def unbiased_all(root: bool) -> Callable[..., Any]:
+def unbiased_all(root: bool, with_mean: bool = False) -> Callable[..., Any]:
     def lower(c: Context, self: Value, unbiased: bool = True) -> Any:
-        return variance(root)(c, self, None, int(unbiased))
+        return variance(root, with_mean)(c, self, None, int(unbiased))
 
     return lower
 
@@ -374,6 +386,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.mean.dim": mean,
     "aten.min.default": extreme_all("minimum"),
     "aten.min.dim": extreme_along(False),
+    "aten.nanmean.default": mean_of_numbers,
     "aten.nansum.default": sum_of_numbers,
     "aten.prod.default": product,
     "aten.prod.dim_int": product_along,
@@ -382,6 +395,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.std.default": unbiased_all(True),
     "aten.std.dim": unbiased(True),
     "aten.std_mean.correction": variance(True, True),
+    "aten.std_mean.default": unbiased_all(True, True),
+    "aten.std_mean.dim": unbiased(True, True),
     "aten.sum.default": total_all,
     "aten.sum.dim_IntList": total,
     "aten.sum_to_size.default": sum_to_size,
@@ -389,5 +404,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.var.default": unbiased_all(False),
     "aten.var.dim": unbiased(False),
     "aten.var_mean.correction": variance(False, True),
+    "aten.var_mean.default": unbiased_all(False, True),
     "aten.var_mean.dim": unbiased(False, True),
 }

@@ -1,4 +1,4 @@
-"""Sorting: sort, argsort, topk, kthvalue, median, mode; nan counts as the largest value."""
+"""Sorting: sort, argsort, topk, median, mode, quantile, ...; nan counts as the largest value."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ....hlo.build import build_region
 from ....hlo.graph import Region, Value
 from ....hlo.types import I1, I64, ElementType, TensorType
 from ..context import Context, axis_of, sized
+from .indexing import gather
 from .reductions import extreme_place
 from .running import running_of
 
@@ -147,6 +148,63 @@ def _chosen(c: Context, chosen: Value, axis: int, *parts: Value) -> Any:
     return tuple(found)
 
 
+def quantile(passes: bool) -> Callable[..., Value]:
+    """quantile and nanquantile. passes: over nan; else a line with one is nan."""
+
+    def lower(
+        c: Context,
+        self: Value,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        interpolation: str = "linear",
+    ) -> Value:
+        if dim is None or not self.rank:
+            x, axis = c.builder.reshape(self, (math.prod(self.dims),)), 0
+        else:
+            x, axis = self, axis_of(dim, self.rank)
+        shares = q if isinstance(q, Value) else c.scalar(q, x.element)
+        shares = c.builder.reshape(shares, (math.prod(shares.dims),))
+        values = sorted_along(c, x, axis, False)[0]
+        rest = [other for other in range(x.rank) if other != axis]
+        values = c.builder.transpose(values, [*rest, axis])
+        found = _between(c, values, shares, interpolation, passes)
+        last = found.rank - 1
+        return c.builder.reshape(c.builder.transpose(found, [last, *range(last)]), c.dims)
+
+    return lower
+
+
+def _between(c: Context, values: Value, shares: Value, interpolation: str, passes: bool) -> Value:
+    """[..., q]: what stands at each share of the way through sorted values [..., n]."""
+    element, size = values.element, values.dims[-1]
+    dims = (*values.dims[:-1], *shares.dims)
+    lead = range(values.rank - 1)
+    end = c.spread(c.size(size - 1, element), values.dims[:-1])
+    numbers = c.convert(c.builder.compare("EQ", values, values), element)
+    last = c.subtract(c.reduce("add", numbers, [values.rank - 1]), 1)  # that is no nan
+    whole = c.builder.broadcast(c.builder.compare("EQ", last, end), dims, lead)
+    end = c.builder.broadcast(end, dims, lead)
+    limit = c.builder.broadcast(c.binary("maximum", last, 0), dims, lead) if passes else end
+    place = c("multiply", c.spread(shares, dims), limit)
+    place = place if passes else c("select", whole, place, end)
+
+    def at(name: str) -> Value:
+        return gather(c, values, values.rank - 1, c.convert(c(name, place), I64))
+
+    nearest = {"lower": "floor", "higher": "ceil", "nearest": "round_nearest_even"}
+    if interpolation in nearest:
+        return at(nearest[interpolation])
+    low, high = at("floor"), at("ceil")
+    gap = c("subtract", high, low)
+    if interpolation == "midpoint":
+        return c("add", low, c.multiply(gap, 0.5))
+    share = c("subtract", place, c("floor", place))
+    rising = c("add", low, c("multiply", gap, share))
+    falling = c("subtract", high, c("multiply", gap, c.subtract(1, share)))
+    return c("select", c.compare("LT", share, 0.5), rising, falling)
+
+
 def msort(c: Context, self: Value) -> Value:
     return sort(c, self, 0)[0]
 
@@ -170,6 +228,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.msort.default": msort,
     "aten.nanmedian.default": _of_all(nanmedian),
     "aten.nanmedian.dim": nanmedian,
+    **{f"aten.quantile.{kind}": quantile(False) for kind in ("default", "scalar")},
+    **{f"aten.nanquantile.{kind}": quantile(True) for kind in ("default", "scalar")},
     "aten.sort.default": sort,
     "aten.sort.stable": sort_stable,
     "aten.topk.default": topk,

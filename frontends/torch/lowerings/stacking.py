@@ -1,0 +1,144 @@
+"""Tensors side by side, and the parts of one: hstack, vstack, hsplit, tensor_split, kron, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ....hlo.graph import Value
+from ....hlo.symbols import Dim
+from ..context import Blocked, Context, axis_of, bounds, broadcast_dims
+from . import diagonals, views
+
+
+def _at_least(c: Context, value: Value, rank: int) -> Value:
+    """With dims of size 1 as atleast_2d (in front) and atleast_3d (also behind) add them."""
+    dims = value.dims
+    if rank > 1 and len(dims) < 2:
+        dims = (1,) * (2 - len(dims)) + dims
+    if rank == 3 and len(dims) == 2:
+        dims = (*dims, 1)
+    return c.builder.reshape(value, dims or (1,))
+
+
+def stacked(rank: int, axis: int) -> Callable[..., Value]:
+    """hstack, vstack and dstack: one after the other along an axis, of at least so many dims; along
+    the first where there are not so many."""
+
+    def lower(c: Context, tensors: Sequence[Value]) -> Value:
+        parts = [_at_least(c, c.convert(value, c.element), rank) for value in tensors]
+        return c.concatenate(parts, min(axis, parts[0].rank - 1))
+
+    return lower
+
+
+def columns(c: Context, tensors: Sequence[Value]) -> Value:
+    """column_stack: vectors are columns."""
+    parts = [c.convert(value, c.element) for value in tensors]
+    parts = [
+        value if value.rank > 1 else c.builder.reshape(value, (math.prod(value.dims), 1))
+        for value in parts
+    ]
+    return c.concatenate(parts, 1)
+
+
+def split_at(c: Context, self: Value, indices: Sequence[int], dim: int = 0) -> Any:
+    """tensor_split at positions, each a Python slice's end and the next one's start."""
+    axis = axis_of(dim, self.rank)
+    ends: list[Any] = [*indices, None]
+    pieces = []
+    for start, end in zip([0, *indices], ends, strict=True):
+        first, last = bounds(c, self.dims[axis], start, end)
+        pieces.append(c.slice(self, axis, first, last))
+    return tuple(pieces)
+
+
+def split_along(axis: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """hsplit, vsplit and dsplit into so many parts, and at positions; along the first dim where
+    there are not so many."""
+
+    def equal(c: Context, self: Value, sections: int) -> Any:
+        return views.tensor_split(c, self, sections, min(axis, self.rank - 1))
+
+    def at(c: Context, self: Value, indices: Sequence[int]) -> Any:
+        return split_at(c, self, indices, min(axis, self.rank - 1))
+
+    return equal, at
+
+
+def flipped(axis: int) -> Callable[..., Value]:
+    """flipud and fliplr."""
+    return lambda c, self: views.flip(c, self, [axis])
+
+
+def diagonal_or_matrix(c: Context, self: Value, diagonal: int = 0) -> Value:
+    """torch.diag: the diagonal of a matrix, a matrix with that diagonal of a vector."""
+    if self.rank == 1:
+        return diagonals.diagonal_embedding(c, self, diagonal)
+    return diagonals.diagonal(c, self, diagonal)
+
+
+def flat_diagonal(c: Context, self: Value, offset: int = 0) -> Value:
+    """A matrix with all elements on that diagonal."""
+    line = c.builder.reshape(self, (math.prod(self.dims),))
+    return diagonals.diagonal_embedding(c, line, offset)
+
+
+def kronecker(c: Context, self: Value, other: Value) -> Value:
+    """Each element of self times all of other, as blocks."""
+    x, y = (c.convert(value, c.element) for value in (self, other))
+    rank = max(x.rank, y.rank)
+    left, right = ((1,) * (rank - v.rank) + v.dims for v in (x, y))
+    wide: list[Dim] = [size for pair in zip(left, right, strict=True) for size in pair]
+    even, odd = range(0, 2 * rank, 2), range(1, 2 * rank, 2)
+    blocks = c("multiply", c.builder.broadcast(c.builder.reshape(x, left), wide, even),
+               c.builder.broadcast(c.builder.reshape(y, right), wide, odd))  # fmt: skip
+    return c.builder.reshape(blocks, c.dims)
+
+
+def cross(c: Context, self: Value, other: Value, dim: int | None = None) -> Value:
+    """The product of vectors of three elements along a dim, by default the first of that size."""
+    rank = max(self.rank, other.rank)
+    sizes = broadcast_dims(self.dims, other.dims)
+    if dim is None and 3 not in sizes:
+        raise Blocked("finds no dimension of size 3")
+    axis = sizes.index(3) if dim is None else axis_of(dim, rank)
+    x, y = c.together(self, other, dims=sizes)
+
+    def part(value: Value, shift: int) -> Value:
+        return c.concatenate([c.slice(value, axis, shift, 3), c.slice(value, axis, 0, shift)], axis)
+
+    first = c("multiply", part(x, 1), part(y, 2))
+    return c("subtract", first, c("multiply", part(x, 2), part(y, 1)))
+
+
+def products(c: Context, tensors: Sequence[Value]) -> Value:
+    """cartesian_prod: all ways to take one element of each vector, the last one fastest."""
+    if len(tensors) == 1:
+        return tensors[0]
+    sizes = [value.dims[0] for value in tensors]
+    grids = [c.builder.broadcast(value, sizes, [at]) for at, value in enumerate(tensors)]
+    count = math.prod(sizes)
+    return c.concatenate([c.builder.reshape(grid, (count, 1)) for grid in grids], 1)
+
+
+_SPLITS = {name: split_along(axis) for axis, name in enumerate(("vsplit", "hsplit", "dsplit"))}
+
+TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.{name}.int": equal for name, (equal, _) in _SPLITS.items()},
+    **{f"aten.{name}.array": at for name, (_, at) in _SPLITS.items()},
+    "aten.cartesian_prod.default": products,
+    "aten.column_stack.default": columns,
+    "aten.cross.default": cross,
+    "aten.diag.default": diagonal_or_matrix,
+    "aten.diagflat.default": flat_diagonal,
+    "aten.dstack.default": stacked(3, 2),
+    "aten.fliplr.default": flipped(1),
+    "aten.flipud.default": flipped(0),
+    "aten.hstack.default": stacked(1, 1),
+    "aten.kron.default": kronecker,
+    "aten.row_stack.default": stacked(2, 0),
+    "aten.tensor_split.indices": split_at,
+    "aten.vstack.default": stacked(2, 0),
+}
