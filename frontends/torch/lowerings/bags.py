@@ -11,7 +11,7 @@ from ....hlo.ops.clauses import is_same
 from ....hlo.types import I1, I64
 from ..context import Blocked, Context, lowest, static
 from .indexing import take
-from .reductions import extreme_place
+from .reductions import extreme_place, vector_norm
 from .running import running_of
 from .scatters import index_add, scatter_add, scatter_line
 
@@ -177,6 +177,19 @@ def embedding_bag_weights_backward(
     return c.narrow(found)
 
 
+def embedding_renorm(
+    c: Context, self: Value, indices: Value, max_norm: float, norm_type: float
+) -> Value:
+    """The table with those of the rows that are read scaled whose norm is more than `max_norm`."""
+    x = c.wide(self)
+    norms = c.wide(vector_norm(c, x, norm_type, [1]))
+    flat = c.builder.reshape(indices, (math.prod(indices.dims),))
+    reads = index_add(c, c.full(0, norms.dims, I64), 0, flat, c.full(1, flat.dims, I64))
+    scales = c("and", c.compare("GT", reads, 0), c.compare("GT", norms, max_norm))
+    factor = c.select(scales, c.divide(max_norm, c.add(norms, 1e-7)), 1)
+    return c.narrow(c("multiply", x, c.builder.broadcast(factor, x.dims, [0])))
+
+
 def _bag_of(c: Context, offsets: Value, indices: Value) -> Value:
     """The bag of each index: how many begin before or at it, less one."""
     dims = (offsets.dims[0], indices.dims[0])
@@ -271,6 +284,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._embedding_bag_per_sample_weights_backward.default": embedding_bag_weights_backward,
     "aten._embedding_bag_forward_only.default": embedding_bag,
     "aten.isin.Scalar_Tensor": is_scalar_in,
+    "aten.embedding_renorm.default": embedding_renorm,
     "aten.isin.Tensor_Scalar": is_in_scalar,
     "aten.isin.Tensor_Tensor": is_in,
     "aten.masked_scatter.default": masked_scatter,
