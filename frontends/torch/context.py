@@ -460,7 +460,7 @@ class Context:
         step: Callable[..., Sequence[Value]],
     ) -> Sequence[Value]:
         """`carried` replaced by `step(*carried)` while the scalar `test(*carried)` holds."""
-        types = [unsharded(value.tensor) for value in carried]
+        types = [value.tensor.with_sharding(None) for value in carried]
         regions = [self.nested(types, lambda *v: [test(*v)]), self.nested(types, step)]
         return self.builder.op("while", list(carried), {}, regions, types).results
 
