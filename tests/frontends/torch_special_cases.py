@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import special as scipy
+from scipy import special as _special
 from torch.nn import functional as F
 
+scipy: Any = _special  # its own types lack some functions
 REACH = np.concatenate([np.linspace(-12, 12, 97), [-300.5, 1e-9, 40.25, 300.5]])
 SIZES = np.abs(REACH)
 PLACES = REACH[np.abs(REACH - np.round(REACH)) > 1e-2]

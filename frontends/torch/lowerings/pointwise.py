@@ -219,7 +219,8 @@ def round_decimals(c: Context, self: Value, decimals: int) -> Value:
 
 def lerp(c: Context, self: Value, end: Value, weight: Operand) -> Value:
     """self + weight * (end - self), from the nearer end."""
-    x, y, w = (c.wide(c.fill(v, c.type)) for v in (self, end, weight))
+    x, y = (c.wide(c.fill(v, c.type)) for v in (self, end))
+    w = c.fill(weight, x.tensor)
     step = c("subtract", y, x)
     near = c("add", x, c("multiply", w, step))
     far = c("subtract", y, c("multiply", step, c.subtract(1, w)))
@@ -231,8 +232,8 @@ def lerp(c: Context, self: Value, end: Value, weight: Operand) -> Value:
 def addcmul(c: Context, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
     """self + value * tensor1 * tensor2."""
     x, y, z = (c.wide(c.fill(v, c.type)) for v in (self, tensor1, tensor2))
-    product = c("multiply", y, z)
-    return c.narrow(c("add", x, product if value == 1 else c.multiply(product, value)))
+    scaled = y if value == 1 else c.multiply(y, value)
+    return c.narrow(c("add", x, c("multiply", scaled, z)))
 
 
 def addcdiv(c: Context, self: Value, tensor1: Value, tensor2: Value, value: Number = 1) -> Value:
