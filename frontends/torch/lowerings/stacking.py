@@ -1,4 +1,4 @@
-"""Tensors side by side, and the parts of one: hstack, vstack, hsplit, tensor_split, kron, ..."""
+"""Tensors side by side, and the parts of one: hstack, vstack, hsplit, tensor_split, ..."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.symbols import Dim
-from ..context import Blocked, Context, axis_of, bounds, broadcast_dims
+from ..context import Context, axis_of, bounds
 from . import diagonals, views
 
 
@@ -85,34 +84,6 @@ def flat_diagonal(c: Context, self: Value, offset: int = 0) -> Value:
     return diagonals.diagonal_embedding(c, line, offset)
 
 
-def kronecker(c: Context, self: Value, other: Value) -> Value:
-    """Each element of self times all of other, as blocks."""
-    x, y = (c.convert(value, c.element) for value in (self, other))
-    rank = max(x.rank, y.rank)
-    left, right = ((1,) * (rank - v.rank) + v.dims for v in (x, y))
-    wide: list[Dim] = [size for pair in zip(left, right, strict=True) for size in pair]
-    even, odd = range(0, 2 * rank, 2), range(1, 2 * rank, 2)
-    blocks = c("multiply", c.builder.broadcast(c.builder.reshape(x, left), wide, even),
-               c.builder.broadcast(c.builder.reshape(y, right), wide, odd))  # fmt: skip
-    return c.builder.reshape(blocks, c.dims)
-
-
-def cross(c: Context, self: Value, other: Value, dim: int | None = None) -> Value:
-    """The product of vectors of three elements along a dim, by default the first of that size."""
-    rank = max(self.rank, other.rank)
-    sizes = broadcast_dims(self.dims, other.dims)
-    if dim is None and 3 not in sizes:
-        raise Blocked("finds no dimension of size 3")
-    axis = sizes.index(3) if dim is None else axis_of(dim, rank)
-    x, y = c.together(self, other, dims=sizes)
-
-    def part(value: Value, shift: int) -> Value:
-        return c.concatenate([c.slice(value, axis, shift, 3), c.slice(value, axis, 0, shift)], axis)
-
-    first = c("multiply", part(x, 1), part(y, 2))
-    return c("subtract", first, c("multiply", part(x, 2), part(y, 1)))
-
-
 def products(c: Context, tensors: Sequence[Value]) -> Value:
     """cartesian_prod: all ways to take one element of each vector, the last one fastest."""
     if len(tensors) == 1:
@@ -130,14 +101,12 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.array": at for name, (_, at) in _SPLITS.items()},
     "aten.cartesian_prod.default": products,
     "aten.column_stack.default": columns,
-    "aten.cross.default": cross,
     "aten.diag.default": diagonal_or_matrix,
     "aten.diagflat.default": flat_diagonal,
     "aten.dstack.default": stacked(3, 2),
     "aten.fliplr.default": flipped(1),
     "aten.flipud.default": flipped(0),
     "aten.hstack.default": stacked(1, 1),
-    "aten.kron.default": kronecker,
     "aten.row_stack.default": stacked(2, 0),
     "aten.tensor_split.indices": split_at,
     "aten.vstack.default": stacked(2, 0),
