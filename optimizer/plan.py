@@ -338,13 +338,16 @@ class Planner:
                     self.collective_step(message.collective, step)
                 hazards.unknown()  # what it waits for, it has waited for
             else:
-                self.kernel_step(message.run, step, runs[number], hazards)
-                if number in self.scratch:
-                    message.run.scratch.CopyFrom(self.argument(self.scratch[number]))
+                scratch = [self.scratch[number]] if number in self.scratch else []
+                self.kernel_step(message.run, step, runs[number], hazards, scratch)
+                if scratch:
+                    message.run.scratch.CopyFrom(self.argument(*scratch))
                     self.require(WITH_SCRATCH)
         self.apart = hazards.apart
 
-    def kernel_step(self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards) -> None:
+    def kernel_step(
+        self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards, scratch: Sequence[Buffer]
+    ) -> None:
         if isinstance(step, RunStep):
             reads, writes = step.operands, step.results
         elif isinstance(step, CopyStep):
@@ -373,7 +376,7 @@ class Planner:
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, writes)
+        run.wait = hazards.step(reads, [*writes, *scratch])
 
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:

@@ -176,6 +176,22 @@ def test_sorts_go_the_plain_way() -> None:
         same(program.call_flat([given]), [np.sort(given, 0)])
 
 
+def test_memory_of_launches_is_apart_from_what_does_not_wait() -> None:
+    """A kernel of several launches beside one that it does not wait for."""
+    b = Builder()
+    (x,) = b.arguments([TensorType((N, 4), F32)])
+    body = build_region([SCALAR, SCALAR], lambda b, x, y: [b.compare("LT", x, y)])
+    down = b("sort", x, regions=(body,), dimension=0, is_stable=True)
+    places = b("iota", type=TensorType((N, 4), I32), iota_dimension=0)
+    across = b("sort", b("negate", x), regions=(body,), dimension=1, is_stable=True)
+    results = b.region([down, places, across])
+    sorts = Module({"main": Function("main", results)}, symbols={"n": Symbol(1, 90)})
+    program = girih.compile(sorts, target="ptx-sim", options=OPTIONS)
+    given = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    wanted = [np.sort(given, 0), np.arange(7)[:, None].repeat(4, 1), np.sort(-given, 1)]
+    same(program.call_flat([given]), wanted)
+
+
 def test_what_has_no_code_is_named() -> None:
     made = representative(find("linalg.eig"))
     assert made is not None
