@@ -18,6 +18,7 @@ from girih.hlo.errors import CompilerBug
 from girih.hlo.sizes import Symbol
 from girih.optimizer import size_ranges
 from girih.optimizer.certify import check_plan
+from girih.optimizer.shared import Shared
 from girih.optimizer.size_ranges import Range, choose
 from girih.runtime.bundle import Bundle
 from girih.runtime.devices.work import OpenWork
@@ -45,6 +46,29 @@ def test_every_plan_gives_what_the_reference_gives(program: girih.Program, tmp_p
         np.testing.assert_allclose(loaded(*given)[0], expected(*given), atol=2e-5)
         taken.add(len(loaded.at(batch=batch, rows=rows).plan.kernels))
     assert len(taken) > 1
+
+
+def test_lowerings_that_share_passes_give_the_same_plans(
+    program: girih.Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def nothing(*given: Any) -> None:
+        asked.append(given)
+
+    monkeypatch.setattr(Shared, "reached", nothing)
+    hot = ({"batch": 1, "rows": 37},)
+    anew = girih.compile(attention(ROWS), options=girih.Options(cache="off"), hot=hot)
+    assert len(asked) > 2
+    assert [p.SerializeToString(deterministic=True) for p in anew.plans] == [
+        p.SerializeToString(deterministic=True) for p in program.plans
+    ]
+
+
+def test_a_call_at_a_new_size_makes_no_signature(program: girih.Program) -> None:
+    sized = program.at(batch=2, rows=19)
+    sized(*inputs_at(2, 19, 19))
+    assert "_signature" not in vars(sized)
 
 
 def test_a_program_with_checks_has_all_plans(program: girih.Program) -> None:
