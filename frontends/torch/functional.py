@@ -38,8 +38,8 @@ VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
     "hsplit", "imag", "mT", "movedim", "moveaxis", "real", "unfold", "view_as_complex",
     "view_as_real", "vsplit",
 }  # fmt: skip
-VALUES = {"_conj", "conj", "imag", "real", "view_as_complex", "view_as_real"}
-"""Views in which numbers are others than in the tensor."""
+APART = {"diagonal", "dsplit", "hsplit", "mT", "movedim", "moveaxis", "tensor_split", "vsplit"}
+"""Views that only move elements, and in which none stands twice."""
 
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
@@ -244,7 +244,7 @@ class Aliases:
         if name in PERMUTATIONS:
             return c.builder.transpose(value, _inverse(name, node.args, outer.rank))
         if name not in PARTS or node.target == "aten.tensor_split.indices":
-            if value.element is not outer.element or name in VALUES:
+            if name not in APART:
                 raise Blocked(f"changes a tensor in place through {name}", COPY)
             return write_through(c, outer, value, lambda x: self.replayed(node, index, x))
         names = ("dim", "start", "end", "step") if name in ("slice", "narrow") else ("", "dim")
