@@ -74,7 +74,8 @@ class CrossTwoTower(nn.Module):
         self.user, self.item = perceptron(half, 256, 64), perceptron(half, 256, 64)
 
     def forward(self, numbers: Tensor, categories: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.table(categories + self.starts)
+        starts: Any = self.starts
+        found = self.table(categories + starts)
         x = first = torch.cat([numbers, found.flatten(1)], dim=1)
         for layer in self.cross:
             x = first * layer(x) + x

@@ -54,7 +54,7 @@ class Volume(nn.Sequential):
     """A clip of pictures -> classes, by 3x3x3 convolutions (C3D)."""
 
     def __init__(self) -> None:
-        def block(inputs: int, outputs: int, stride: int | tuple[int, ...]) -> list[nn.Module]:
+        def block(inputs: int, outputs: int, stride: Any) -> list[nn.Module]:
             convolution = nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1)
             return [convolution, nn.BatchNorm3d(outputs), nn.ReLU()]
 

@@ -15,7 +15,6 @@ import pytest
 import girih
 from girih import backends, conformance
 from girih.backends import Plugin, plugins
-from girih.backends.cpu import backend as cpu_backend
 from girih.hlo.errors import UserError
 from girih.runtime import devices
 
@@ -105,7 +104,7 @@ def test_the_kit_tells_faults_and_deaths(install: Install) -> None:
 
 def test_what_cannot_be_used_is_refused_with_a_reason(install: Install) -> None:
     install("girih.backends", "away", "no_such_module:IT")
-    install("girih.backends", "old", "ancient:IT", IT=Plugin("old", cpu_backend, api=0))
+    install("girih.backends", "old", "ancient:IT", IT=Plugin("old", backends.find, api=0))
     install("girih.backends", "other", "stranger:IT", IT=object())
     for name, words in (
         ("away", "target away: no_such_module:IT of the package package0 1.0 cannot be imported"),

@@ -153,9 +153,10 @@ def main() -> int:
     logging.disable(logging.ERROR)
     from torch.testing._internal import common_methods_invocations as invocations
 
-    op_db: Any = invocations.op_db
+    sampled: Any = invocations
+    op_db: Any = sampled.op_db
     # Draws are compared by many calls of both, which are not to begin at one seed.
-    invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+    sampled.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     count: collections.Counter[str] = collections.Counter()
     blockers: collections.Counter[str] = collections.Counter()
     agreeing: set[str] = set()

@@ -14,6 +14,7 @@ import pytest
 import girih
 from girih.backends.cpu import build as build_room
 from girih.backends.cpu import cache as room
+from girih.backends.cpu import codegen
 from girih.backends.cpu.cache import CompiledKernel, DiskCache, Key, key_of, open_cache
 from girih.backends.cpu.codegen import host_target, level_target
 from girih.hlo.build import build_module
@@ -68,9 +69,9 @@ def test_entries_of_other_versions_are_listed(monkeypatch):
 def test_cold_warm_and_off_give_equal_bundles(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(
-        build_room,
+        codegen,
         "compile_object",
-        lambda text, target, real=build_room.compile_object: made.append(1) or real(text, target),
+        lambda text, target, real=codegen.compile_object: made.append(1) or real(text, target),
     )
     bundles = []
     for name, cache in (("off", "off"), ("cold", tmp_path / "c"), ("warm", tmp_path / "c")):

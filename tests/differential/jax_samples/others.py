@@ -76,7 +76,9 @@ initializers.by(
     ),
     i(2, dtype="uint32"),
 )
-initializers.by("constant ones zeros", lambda: jax.nn.initializers.constant(2.0)(None, (4, 5)))
+initializers.by(
+    "constant ones zeros", lambda: jax.nn.initializers.constant(2.0)(jax.random.key(0), (4, 5))
+)
 initializers.none("a type", "Initializer")
 
 image = Table("jax.image", FLOATS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -191,5 +192,5 @@ t.by("Rotation", lambda a, v: ((R.from_euler("xyz", a) * R.from_rotvec(a)).inv()
                                R.from_rotvec(a).mean().as_quat()), n(3, 3), n(3, 3))  # fmt: skip
 t.by("Rotation", lambda a: R.from_matrix(R.from_rotvec(a).as_matrix()).as_quat(canonical=True),
      n(3, 3))  # fmt: skip
-t.by("Slerp", lambda x, a, y: Slerp.init(x, R.from_rotvec(a))(y).as_quat(),
+t.by("Slerp", lambda x, a, y: cast(Any, Slerp.init(x, R.from_rotvec(a))(y)).as_quat(),
      rising(4), n(4, 3), part(3))  # fmt: skip
