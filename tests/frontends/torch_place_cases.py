@@ -201,5 +201,6 @@ case("inner-of-numbers", lambda x, y: (torch.inner(x, y), torch.inner(x, x)), X,
 case("lines", lambda x: (torch.linspace(-3, 4, 6, dtype=torch.int64), torch.linspace(x[0], 2, 5),
                          torch.logspace(0, 2, 5), torch.arange(0.5, 7.5, 2.5, dtype=torch.int32)),
      ROW)  # fmt: skip
-case("copies", lambda x: (torch.narrow_copy(x, 0, 1, 2), *cast(Any, torch.unbind_copy)(x), torch.t_copy(x),
-                          *torch.unsafe_split(x, 2)), SMALL.t().contiguous())  # fmt: skip
+case("copies", lambda x: (torch.narrow_copy(x, 0, 1, 2), *cast(Any, torch.unbind_copy)(x),
+                          torch.t_copy(x), *torch.unsafe_split(x, 2)),
+     SMALL.t().contiguous())  # fmt: skip
