@@ -344,9 +344,12 @@ def dynamic_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(b("dynamic_slice", x.value, *starts, slice_sizes=sizes), tuple(sizes))
 
 
-def _clamped(s: Scope, b: Builder, start: Value, size: Dim, part: Dim) -> Value:
-    """A start at which a part fits into the true size."""
-    if s.is_whole((size, part)):
+def _clamped(
+    s: Scope, b: Builder, start: Value, size: Dim, part: Dim, by_reader: bool = True
+) -> Value:
+    """A start at which a part fits into the true size. by_reader: what reads it clamps it to the
+    size of its operand itself."""
+    if by_reader and s.is_whole((size, part)):
         return start
     if start.element.bits < 32:
         start = b.convert(start, I32)
@@ -358,13 +361,14 @@ def _clamped(s: Scope, b: Builder, start: Value, size: Dim, part: Dim) -> Value:
 def dynamic_update(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Where it begins is clamped by the true sizes; no more than the update's own is written."""
     x, update = xs[0], xs[1]
+    whole = s.is_whole(update.dims)
     starts = [
-        _clamped(s, b, start.value, size, part)
+        _clamped(s, b, start.value, size, part, by_reader=whole)
         for start, size, part in zip(xs[2:], x.dims, update.dims, strict=True)
     ]
     for size, part in zip(x.dims, update.dims, strict=True):
         s.at_most(b, op, part, size)
-    if s.is_whole(update.dims):
+    if whole:
         made = b("dynamic_update_slice", x.value, update.value, *starts)
         return Whole(made, x.dims)
     value, mask = update.value, None
