@@ -100,12 +100,12 @@ case(
     ],
     IMAGE, SOLID,
 )  # fmt: skip
-case("max-unpool", lambda x, at: F.max_unpool2d(x, at, [2], [2], output_size=(5, 6)), LOW, HIGH)
+case("max-unpool", lambda x, at: F.max_unpool2d(x, at, [2, 2], [2, 2], output_size=(5, 6)), LOW, HIGH)
 case(
     "fractional-max-pool",
     lambda x, y, s, t: [
         aten.fractional_max_pool2d(x, [2, 3], [3, 4], s),
-        aten.fractional_max_pool3d(y, [2, 2, 2], [1, 3, 3], t),
+        aten.fractional_max_pool3d(y, [2, 2, 2], [1, 2, 3], t),
     ],
     IMAGE, SOLID, normal(2, 3, 2).sigmoid(), normal(1, 2, 3).sigmoid(),
 )  # fmt: skip

@@ -238,12 +238,18 @@ def _minor_run(geometry: Geometry) -> list[int]:
     last = next((d for d in reversed(order) if op.type.dims[d] != 1), order[-1])
     if last not in spatial:
         return [last]
-    if geometry.spatial[spatial.index(last)].output_step != geometry.result_steps[last]:
+
+    def is_dense(dim: int) -> bool:
+        return geometry.spatial[spatial.index(dim)].output_step == geometry.result_steps[dim]
+
+    if not is_dense(last):
         return [last]  # columns of a phase do not follow each other from line to line
     run: list[int] = []
     wanted = len(spatial) - 1
     for dim in reversed(order):
         if wanted >= 0 and dim == spatial[wanted]:
+            if not is_dense(dim):
+                break  # nor do lines
             run.insert(0, dim)
             wanted -= 1
         elif op.type.dims[dim] != 1:

@@ -192,6 +192,16 @@ def _contracted(c: Context, left: Labelled, right: Labelled, needed: set[str]) -
     return value, "".join(batch + free + rest)
 
 
+def bilinear(
+    c: Context, input1: Value, input2: Value, weight: Value, bias: Value | None = None
+) -> Value:
+    """input1 [..., i] weight [o, i, j] input2 [..., j] + bias [o], summed over i and j."""
+    batch = "abcdefghklmnpqrstuvwxyz"[: input1.rank - 1]
+    terms = f"{batch}i,oij,{batch}j->{batch}o"
+    result = einsum(c, terms, [input1, weight, input2])
+    return c.narrow(result if bias is None else c.add(result, bias))
+
+
 def trilinear(
     c: Context,
     i1: Value,
@@ -220,6 +230,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.addmm.default": added,
     "aten.addmv.default": added,
     "aten.baddbmm.default": added,
+    "aten.bilinear.default": bilinear,
     "aten.bmm.default": mm,
     "aten.dot.default": mv,
     "aten.einsum.default": einsum,

@@ -184,7 +184,7 @@ def test_a_read_only_folder_is_read(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # modes do not stop a superuser
         patch.setattr(os, "replace", refuse)
         patch.setattr(os, "utime", refuse)
-        patch.setattr(build_room, "compile_object", refuse)
+        patch.setattr(codegen, "compile_object", refuse)
         compiled(tmp_path / "c")
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuse)

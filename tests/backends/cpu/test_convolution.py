@@ -33,6 +33,7 @@ CASES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[s
     ((2, 8, 12), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 4}),
     ((4, 8, 12), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "batch_group_count": 2}),
     ((1, 4, 6), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "lhs_dilation": (2, 3)}),
+    ((1, 4, 6), (7, 7), (3, 3), {"padding": ((1, 1), (1, 1)), "lhs_dilation": (2, 1)}),
     ((1, 4, 6), (12, 13), (3, 2), {"rhs_dilation": (2, 3), "window_reversal": (True, False)}),
     ((1, 4, 6), (12, 13), (3, 2), {"padding": ((-1, 1), (1, -2)), "rhs_dilation": (2, 3)}),
     ((1, 4, 6), (12, 13), (1, 1), {"padding": ((-1, 0), (0, -2))}),
