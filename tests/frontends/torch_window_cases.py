@@ -100,7 +100,9 @@ case(
     ],
     IMAGE, SOLID,
 )  # fmt: skip
-case("max-unpool", lambda x, at: F.max_unpool2d(x, at, [2, 2], [2, 2], output_size=(5, 6)), LOW, HIGH)
+case(
+    "max-unpool", lambda x, at: F.max_unpool2d(x, at, [2, 2], [2, 2], output_size=(5, 6)), LOW, HIGH
+)
 case(
     "fractional-max-pool",
     lambda x, y, s, t: [
