@@ -132,7 +132,10 @@ def open_device(
     with it. sizes, beside: where calls decide sizes (`CpuVariant`).
     """
     shared = {} if shared is None else shared
-    name, (module, variant) = family(plan.target), _variant_class(plan.target)
+    name = family(plan.target)
+    if name not in known_families():
+        return _refusing(functools.partial(_variant_class, plan.target))
+    module, variant = _variant_class(plan.target)
     if name == "nvidia":
         find = functools.partial(_own_gpu, bool(plan.processes))
         find = find if driver is None else lambda: driver
@@ -145,12 +148,16 @@ def open_device(
             context_bytes=opened.context_bytes, received=opened.received,
         )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
-        refuse = functools.partial(module.check_machine, plan)
-        refusing = Device(refuse, lambda *_: refuse(), lambda *_: refuse())
-        return refusing._replace(at=lambda *_: refusing)
+        return _refusing(functools.partial(module.check_machine, plan))
     several = (facts, comm_timeout, shared, sizes, beside) if name == "cpu" else ()
     opened = variant(plan, image, weights, threads, pin, *several)
     return _device(module, opened, plan.memory.arena_bytes)
+
+
+def _refusing(refuse: Callable[[], Any]) -> Device:
+    """A device of which each use is the error that `refuse` raises; its program can be saved."""
+    refusing = Device(refuse, lambda *_: refuse(), lambda *_: refuse())
+    return refusing._replace(at=lambda *_: refusing)
 
 
 def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
