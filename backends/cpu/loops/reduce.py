@@ -23,6 +23,7 @@ from ..codegen import KernelCode, Target
 from .blocking import LoopBlocking
 
 COLUMNS = 4  # vectors of kept elements per tile
+LONG = 1024  # terms that one accumulator of a long sum takes before it is added to the others
 
 
 def emit(
@@ -350,14 +351,31 @@ class _Reduce:
             return reduction.combine(f, [total], read, lanes)[0]
 
         lanes = CONSECUTIVE if width > 1 else SAME
-        with scopes.loop(
-            0, whole, stride, flat(vectors), extent=extent, lanes=lanes, multiple=stride
-        ) as (at, loop):
-            carried = unflat(loop.carried, vectors)
-            loop.carry(
-                *flat([step(at + n * width, total, width) for n, total in enumerate(carried)])
-            )
-        vectors = unflat(loop.results, vectors)
+
+        def stretch(
+            begin: llvm.Operand, end: llvm.Operand, parts: list[Register]
+        ) -> list[Register]:
+            with scopes.loop(
+                begin, end, stride, flat(parts), extent=extent, lanes=lanes, multiple=stride
+            ) as (at, loop):
+                carried = unflat(loop.carried, parts)
+                loop.carry(
+                    *flat([step(at + n * width, total, width) for n, total in enumerate(carried)])
+                )
+            return unflat(loop.results, parts)
+
+        if isinstance(whole, int) and whole > LONG * stride:
+            # Long sums of sums of stretches: roundings grow with the number of either alone.
+            with scopes.loop(0, whole, LONG * stride, flat(vectors), extent=extent) as (_, loop):
+                carried = unflat(loop.carried, vectors)
+                end = f.min(f.add(loop.index, LONG * stride), whole)
+                fresh = [reduction.identity(width)[0] for _ in carried]
+                parts = stretch(loop.index, end, fresh)
+                pairs = zip(carried, parts, strict=True)
+                loop.carry(*flat([reduction.combine(f, [a], [b], width)[0] for a, b in pairs]))
+            vectors = unflat(loop.results, vectors)
+        else:
+            vectors = stretch(0, whole, vectors)
         if whole != extent:
             with scopes.loop(whole, extent, 1, flat([single]), extent=extent) as (at, loop):
                 (total,) = unflat(loop.carried, [single])
