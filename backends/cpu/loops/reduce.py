@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
+from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
