@@ -52,15 +52,13 @@ def test_exports_that_fail_name_line_and_module_and_no_insides(inner):
 def test_blockers_name_operations_as_users_write_them():
     class Model(torch.nn.Module):
         def forward(self, x):
-            return torch.linalg.lu_factor(x[:, :3], pivot=False)[0], torch.bincount(
-                x.flatten().long()
-            )
+            return torch.linalg.lu_factor(x[:, :3], pivot=False)[0], torch.binomial(x, x)
 
     with pytest.raises(girih.ImportBlockers) as caught:
         girih.import_model(Holds(Model()).encoder[1], X)
     assert {blocker.operation: blocker.spelled for blocker in caught.value.blockers} == {
         "aten.linalg_lu_factor.default": "torch.linalg.lu_factor (aten.linalg_lu_factor.default)",
-        "aten.bincount.default": "torch.bincount (aten.bincount.default)",
+        "aten.binomial.default": "torch.binomial (aten.binomial.default)",
     }
     assert ": torch.linalg.lu_factor (aten.linalg_lu_factor.default): " in str(caught.value)
 
@@ -115,10 +113,9 @@ def test_a_size_that_depends_on_values_has_no_name_of_pytorchs():
     with pytest.raises(girih.ImportBlockers) as caught:
         girih.import_model(Model(), X)
     message = str(caught.value)
-    assert "Tensor.to (" in message and "pad (" in message
+    assert "pad (" in message
     assert "u0" not in message and "<" not in message
     assert "needs a size at compile time that the program computes" in message
-    assert "has a size that no input tells" in message
 
 
 def test_graphs_that_pytorch_prints_are_left_out(capfd):

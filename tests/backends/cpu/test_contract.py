@@ -167,7 +167,7 @@ def test_epilogue(size: tuple[int, int, int]) -> None:
     )
     outputs = [np.empty((rows, columns), np.float32) for _ in range(2)]
     run_kernel(contract.emit(op, codegen.host_target()), inputs, outputs)
-    expected = inputs[0] @ inputs[1] + inputs[2]
+    expected = inputs[0].astype(np.float64) @ inputs[1] + inputs[2]
     close(outputs[1], expected)
     np.testing.assert_allclose(outputs[0], np.tanh(expected) + inputs[3], atol=2e-5)
 
