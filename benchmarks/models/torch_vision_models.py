@@ -45,7 +45,7 @@ def segformer_b0() -> Made:
     from transformers import SegformerConfig, SegformerForSemanticSegmentation
 
     torch.manual_seed(0)
-    config = SegformerConfig(num_labels=150)  # its own defaults are SegFormer-B0's sizes
+    config = SegformerConfig(num_labels=150)  # pyright: ignore[reportCallIssue]
     model = scattered(SegformerForSemanticSegmentation(config))
     return Outputs(model, ("pixel_values",), ("logits",)), (picture(512),)
 
@@ -232,7 +232,7 @@ def detector_fpn() -> Made:
     torch.manual_seed(0)
     config = ResNetConfig(
         layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2],
-        out_features=["stage2", "stage3", "stage4"],
+        out_features=["stage2", "stage3", "stage4"],  # pyright: ignore[reportCallIssue]
     )  # fmt: skip
     model = Detector(ResNetBackbone(config), (128, 256, 512))
     return scattered(model), (picture(256),)

@@ -5,7 +5,7 @@ Phases of eigenvectors and singular vectors are free: what they multiply to is c
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -145,7 +145,7 @@ SOLUTIONS: dict[str, Any] = {
         *(LINALG.vector_norm(x, p, dim=-1) for p in (0, 1, 2, 3, torch.inf, -torch.inf)),
     ],
     "products": lambda x, y: (
-        torch.kron(x[..., 0, :], y), torch.tensordot(x, y, dims=([-1], [-2])),
+        torch.kron(x[..., 0, :], y), torch.tensordot(x, y, dims=cast(Any, ([-1], [-2]))),
         LINALG.vecdot(x, x.flip(-1)), torch.vdot(x[..., 0].flatten(), x[..., 1].flatten()),
     ),
     "cross": lambda x, y: LINALG.cross(x[..., :3], x[..., :1, :3]),
