@@ -72,12 +72,11 @@ class Plugin:
     name: the target's, as the entry point's. "cpu:NAME" makes plans and images that run like the
     CPU's; another family runs on a device that the group "girih.devices" names (runtime/devices).
     make: the backend for a target of this name, options, and what knows or measures choices.
-    about: what users read of it. api: of this class and `Backend`; another one is refused.
+    api: of this class and `Backend`; another one is refused.
     """
 
     name: str
     make: Callable[[str, Options, Tuner | None], Backend]
-    about: str = ""
     api: int = API
 
 

@@ -179,9 +179,8 @@ class _Verifier:
         if op.name == "kernel_call" and nested is op.regions[0]:
             return _Verifier(self.module, TILED, self.given)
         if op.name == "sdy.manual_computation" and self.level is DECIDED:
-            return _Verifier(
-                self.module, SHARDED, self.given
-            )  # what stands inside is for one device
+            # What stands inside is for one device.
+            return _Verifier(self.module, SHARDED, self.given)
         return _Verifier(self.module, None, self.given) if op.definition.sealed else self
 
     def op(self, op: Op) -> None:

@@ -279,8 +279,10 @@ class Module:
     def parts(self) -> Iterator[None]:
         """Kernels that are begun inside are parts of one that only this module calls."""
         self._in_parts = True
-        yield
-        self._in_parts = False
+        try:
+            yield
+        finally:
+            self._in_parts = False
 
     def helper(
         self,

@@ -365,7 +365,7 @@ class _Reduce:
                 )
             return unflat(loop.results, parts)
 
-        if isinstance(whole, int) and whole > LONG * stride:
+        if not isinstance(whole, int) or whole > LONG * stride:
             # Long sums of sums of stretches: roundings grow with the number of either alone.
             with scopes.loop(0, whole, LONG * stride, flat(vectors), extent=extent) as (_, loop):
                 carried = unflat(loop.carried, vectors)

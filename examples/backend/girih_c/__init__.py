@@ -76,4 +76,4 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return backend_of(target, name, options, tuner)
 
 
-BACKEND = Plugin("cpu:c", backend, "kernels as C, by the C compiler of this machine")
+BACKEND = Plugin("cpu:c", backend)

@@ -101,3 +101,14 @@ def test_several_reductions_of_one_shape() -> None:
 def test_other_fusions_run_one_operation_after_another() -> None:
     code = check([kind(8, 33)], lambda b, x: [b.transpose(softmax(b, x, 1), (1, 0))], "rows", 1e-5)
     assert code.notes and not code.parallel
+
+
+@pytest.mark.parametrize("dims", [(3_000_017,), (2, 700_003)], ids=str)
+@pytest.mark.parametrize("level", LEVELS)
+def test_long_sums_lose_little(dims: tuple[int, ...], level: str | None) -> None:
+    """Of as many squares a single accumulator a lane would lose 1e-5 of the sum and more."""
+
+    def body(b: Any, x: Any) -> Any:
+        return [b.reduce("add", b("multiply", x, x), b.constant(0, SCALAR), (len(dims) - 1,))]
+
+    check([kind(*dims)], body, "reduce", 1e-6, level)
