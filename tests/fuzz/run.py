@@ -34,6 +34,7 @@ def main() -> int:
         if given.replay is None:
             finds += _run(name, given)
             continue
+        seeds_of(name)  # what is read beside a mutant is made once, outside of its limits
         for data in [path.read_bytes() for path in given.replay] or kept(name):
             found = failure(READERS[name], data)
             if found is not None:
