@@ -351,8 +351,9 @@ def test_null_target():
 
 
 def test_unknown_target():
-    plan = plan_for(FLAT, "abacus")
-    assert "'abacus'" in refusal(lambda: Program.from_parts(b"", FLAT, {"abacus": (plan, b"")}))
+    """Its device may be elsewhere, with a package that is not here: a call says so."""
+    program = Program.from_parts(b"", FLAT, {"abacus": (plan_for(FLAT, "abacus"), b"")})
+    assert "'abacus'" in refusal(lambda: program(ONES, ONES))
 
 
 def test_profile(tmp_path):

@@ -38,7 +38,7 @@ def _length(size: Any) -> int:
     if not isinstance(size, int):
         raise Blocked(
             f"transforms {size} elements, of which each call has others",
-            "fix this dimension, or pad to a length by n=",
+            "give example inputs that fix it, or pad to a length by n=",
         )
     return size
 
@@ -121,15 +121,19 @@ def _kaiser(at: Any, span: int, beta: float = 12.0) -> Any:
     return np.i0(beta * np.sqrt(np.maximum(1 - (2 * at / span - 1) ** 2, 0))) / np.i0(beta)
 
 
-_WINDOWS = {
-    "bartlett": _bartlett, "blackman": _blackman, "hamming": _raised_cosine(0.54, 0.46),
-    "hann": _raised_cosine(0.5, 0.5), "kaiser": _kaiser,
-}  # fmt: skip
+# name: values, and the overloads that it has beside `default` and `periodic`
+_WINDOWS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "bartlett": (_bartlett, ()),
+    "blackman": (_blackman, ()),
+    "hamming": (_raised_cosine(0.54, 0.46), ("periodic_alpha", "periodic_alpha_beta")),
+    "hann": (_raised_cosine(0.5, 0.5), ()),
+    "kaiser": (_kaiser, ("beta",)),
+}
 
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}_window.{overload}": window(values)
-       for name, values in _WINDOWS.items()
-       for overload in ("default", "periodic", "periodic_alpha", "periodic_alpha_beta", "beta")},
+       for name, (values, more) in _WINDOWS.items()
+       for overload in ("default", "periodic", *more)},
     "aten._fft_c2c.default": complex_to_complex,
     "aten._fft_c2r.default": complex_to_real,
     "aten._fft_r2c.default": real_to_complex,
