@@ -311,11 +311,16 @@ def overloads() -> list[tuple[str, Any]]:
     shard_operator.operator()
     importlib.import_module("torch.ao.quantization.fx._decomposed")
     importlib.import_module("transformers.integrations.moe")
+    importlib.import_module("torch.nn.modules.linear_cross_entropy")
     found = []
     for target in LOWERINGS:
         if target.count(".") == 2:
             space, name, kind = target.split(".")
-            found.append((target, getattr(getattr(getattr(torch.ops, space), name), kind)))
+            operators = getattr(torch.ops, space)
+            packet = getattr(operators, name)
+            if kind not in packet.overloads():  # what an in-place operator alone has
+                packet = getattr(operators, f"{name}_")
+            found.append((target, getattr(packet, kind)))
     return found
 
 
