@@ -18,6 +18,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST ?=
 
+# Tests start hundreds of processes that import girih: what Python compiled once is kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo demo-generate demo-embed demo-distributed test test-cpus lint bench versions specs clean
 
 demo: $(READY)

@@ -119,6 +119,20 @@ class TaskGraph:
         """For each task the set of those that have to run after it."""
         return _closed(self.after, self.topological[::-1])
 
+    @cached_property
+    def growing(self) -> list[bool]:
+        """For each task whether more lives after it than before, wherever it runs."""
+
+        def freed(number: int) -> int:
+            reads = dict.fromkeys(self.tasks[number].reads)
+            return sum(self.sizes[value] for value in reads if not self.kept[value])
+
+        return [
+            self.made[number] - self.unread[number]
+            > freed(number) + sum(freed(asked) for asked in self.asks[number])
+            for number in range(len(self.tasks))
+        ]
+
     def step(self, done: int, live: int, number: int) -> tuple[int, int]:
         """Bytes that are needed while a task runs after those of `done`, and that live after it."""
         task, pending, bit = self.tasks[number], ~done, 1 << number

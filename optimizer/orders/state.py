@@ -53,6 +53,7 @@ class Walker:
         """The same state, or one behind it: a task that adds nothing to what lives, and needs no
         more than the peak, never does harm where it runs now."""
         graph = self.graph
+        growing = graph.growing
         done, live, peak, ready, moves, before = state
         if before is not None and not ready:
             found = [*before.ready]
@@ -66,6 +67,8 @@ class Walker:
         while changed:
             changed = False
             for number in found:
+                if growing[number]:
+                    continue
                 self.tried += 1
                 moved = graph.move(done, live, number)
                 if moved.live <= live and moved.need <= peak:

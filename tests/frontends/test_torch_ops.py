@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import warnings
 from collections.abc import Callable
@@ -17,11 +16,10 @@ from torch.utils import _pytree
 import girih
 from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
-from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
 
 from . import torch_place_cases, torch_window_cases  # noqa: F401 - they add to CASES
-from .torch_op_cases import CASES
+from .torch_op_cases import CASES, OpCase
 
 
 class _Body(nn.Module):
@@ -49,42 +47,27 @@ def test_case_names_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-@functools.cache
-def exported(at: int) -> tuple[Any, Module]:
-    """A case's export and what it becomes."""
-    op_case = CASES[at]
+@pytest.mark.parametrize("op_case", CASES, ids=lambda op_case: op_case.name)
+def test_operator(op_case: OpCase) -> None:
+    """The interpreter on the imported program gives PyTorch's numbers, machine code gives the
+    interpreter's, and a file becomes the same program."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(_Body(op_case.body).eval(), op_case.inputs, strict=False)
-    return program, import_torch(program)
-
-
-every_case = pytest.mark.parametrize("at", range(len(CASES)), ids=[c.name for c in CASES])
-
-
-@every_case
-def test_operator(at: int) -> None:
-    """The interpreter on the imported program gives PyTorch's numbers; a file gives the same."""
-    op_case = CASES[at]
-    program, module = exported(at)
+    module = import_torch(program)
     copies = tuple(x.clone() for x in op_case.inputs)
     expected = _pytree.tree_leaves(op_case.body(*copies))
-    results = interpret(module, [array_of(x) for x in op_case.inputs])
+    inputs = [array_of(x) for x in op_case.inputs]
+    results = interpret(module, inputs)
     assert len(results) == len(expected)
     for actual, wanted in zip(results, expected, strict=True):
         check(actual, array_of(wanted), op_case.tolerance)
+
     file = io.BytesIO()
     torch.export.save(program, file)
     reread = import_torch(file.getvalue())
     assert str(reread).split("\n")[1:] == str(module).split("\n")[1:]
 
-
-@every_case
-def test_operator_on_the_cpu(at: int) -> None:
-    """Machine code gives the interpreter's numbers."""
-    op_case = CASES[at]
-    module = exported(at)[1]
-    inputs = [array_of(x) for x in op_case.inputs]
-    results = _pytree.tree_leaves(girih.compile(module)(*inputs))
-    for actual, wanted in zip(results, interpret(module, inputs), strict=True):
+    compiled = _pytree.tree_leaves(girih.compile(module)(*inputs))
+    for actual, wanted in zip(compiled, results, strict=True):
         check(np.asarray(actual), wanted, max(1e-5, 3 * op_case.tolerance))
