@@ -359,8 +359,7 @@ class Program:
 
     def _of_shapes(self, known: OpenSizes, shapes: tuple[tuple[int, ...], ...]) -> Program:
         """The program of a call whose arguments have these shapes."""
-        sizes = known.of_call(shapes)
-        values = {name: sizes[name] for name in known.symbols}
+        values = known.of_call(shapes)
         return known.program(values, lambda: self._at(known, values), shapes)
 
     def at(self, **sizes: int) -> Program:
