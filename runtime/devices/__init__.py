@@ -151,7 +151,7 @@ def open_device(
         return _refusing(functools.partial(module.check_machine, plan))
     several = (facts, comm_timeout, shared, sizes, beside) if name == "cpu" else ()
     opened = variant(plan, image, weights, threads, pin, *several)
-    return _device(module, opened, plan.memory.arena_bytes, getattr(module, "bind", None))
+    return _device(module, opened, plan.memory.arena_bytes)
 
 
 def _refusing(refuse: Callable[[], Any]) -> Device:
@@ -160,17 +160,21 @@ def _refusing(refuse: Callable[[], Any]) -> Device:
     return refusing._replace(at=lambda *_: refusing)
 
 
-def _device(module: Any, opened: Any, arena_bytes: int, bind: Any = None) -> Device:
+def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
     """What a module of this folder has opened on a device without memory of its own."""
-    run, again = module.run, bind or _binder(module.run)
+    bind = getattr(module, "bind", None) or _binder(module.run)
 
     def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
-        return _device(module, opened.at(sizes, offsets, arena_bytes), arena_bytes, again)
+        other = opened.at(sizes, offsets, arena_bytes)
+        return Device(
+            other.context, module.run, bind, None, None, other.threads, other.context_bytes,
+            other.received, at,
+        )  # fmt: skip
 
     return Device(
-        opened.context, run, again, None, None, getattr(opened, "threads", 1),
-        getattr(opened, "context_bytes", arena_bytes), getattr(opened, "received", dict),
-        at if hasattr(opened, "at") else None,
+        opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
+        context_bytes=getattr(opened, "context_bytes", arena_bytes),
+        received=getattr(opened, "received", dict), at=at if hasattr(opened, "at") else None,
     )  # fmt: skip
 
 
