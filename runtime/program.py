@@ -1050,8 +1050,8 @@ def _layout_of(variant: Variant) -> Layout | None:
 
 
 @functools.cache
-def _sized_program() -> type[Program]:
-    """The class of programs at fixed sizes, whose file imports this one."""
+def _sized_program() -> Callable[[Program, OpenSizes, Mapping[str, int]], Program]:
+    """What makes programs at fixed sizes, whose file imports this one."""
     from .sized import SizedProgram
 
     return SizedProgram

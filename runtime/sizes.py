@@ -316,8 +316,9 @@ def _tensors_of(
     types = [*accepted, *given]
     for n, (dims, dtype) in enumerate(zip((*arguments, *results), types, strict=True)):
         shape = [_text(dim, names) for dim in dims]
+        factors = [*(f"({size})" for size in shape), str(dtype.itemsize)]
         lines.append(f"s{n} = ({''.join(f'{size}, ' for size in shape)})")
-        lines.append(f"b{n} = {' * '.join([*(f'({size})' for size in shape), str(dtype.itemsize)])}")
+        lines.append(f"b{n} = {' * '.join(factors)}")
         if n < len(arguments):
             parts[0].append(f"(types[{n}], s{n})")
         else:

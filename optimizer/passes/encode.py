@@ -176,7 +176,7 @@ class _Encoder:
         return Op(op.definition, operands, op.attributes, (region,), op.result_types, op.origin)
 
     def kernel(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
-        """A tile function whose contractions read weights, or windows of them, reads them packed."""
+        """A tile function whose contractions read weights, or windows of them, has them packed."""
         for number, operand in enumerate(op.operands):
             source = operand.op
             if source is None or source.name != "weight":

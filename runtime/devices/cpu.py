@@ -510,9 +510,7 @@ def bind(
 def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """Writes the arrays' addresses where the executor looks for them."""
     if len(inputs) + len(outputs) != len(context.io):
-        raise CompilerBug(
-            f"run: {len(inputs)} + {len(outputs)} arrays, expected {len(context.io)}"
-        )
+        raise CompilerBug(f"run: {len(inputs)} + {len(outputs)} arrays, expected {len(context.io)}")
     io, index = context.io, 0
     for arrays in (inputs, outputs):
         for array in arrays:
