@@ -290,12 +290,14 @@ def _compiled(
         others = tuple(lowering.in_range(watched.modules[name], each) for each in every)
         lowered[name] = one._replace(others=others)
     depends_on_data = watched.asked
-    made = pack({name: lowered[name] for name in modules})
+    lowered = lowering.agreed({name: lowered[name] for name in modules})
+    made = pack(lowered)
     while (left := left_out(lowered)) is not None:
         name, call = left
         other = lowering.lowered(watched.modules[name], call)
         lowered[name] = lowered[name]._replace(others=(*lowered[name].others, other))
-        made = pack({name: lowered[name] for name in modules})
+        lowered = lowering.agreed(lowered)
+        made = pack(lowered)
     if options.memory_limit is not None:
         check_limit(made.program, lowered, options.memory_limit)
     if cache is not None and digest is not None and not depends_on_data:

@@ -87,6 +87,25 @@ class Lowering:
         made = self.lowered(module, range.hints)
         return made._replace(own_notes=(str(range),), conditions=range.conditions)
 
+    def agreed(self, entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
+        """The entry points, in each of whose plans a weight lies as another one has it alone, where
+        its kernels read that as well: so that it is stored once."""
+        from .hlo.deciding import decided_by
+        from .optimizer.passes.encode import Encode, packings
+
+        alike: dict[str, str] = {}
+        for one in entries.values():
+            for plan in (one, *one.others):
+                alike = {**packings(plan.fused), **alike}
+        alike = {**alike, **self.alike}
+        encode = Encode(lambda op: None, self.backend.shared_packing, alike)
+
+        def agree(plan: Lowered) -> Lowered:
+            with decided_by(plan.decisions):
+                return plan._replace(fused=encode(plan.fused), others=(*map(agree, plan.others),))
+
+        return {name: agree(one) for name, one in entries.items()}
+
     def lowered(self, module: Module, call: Mapping[str, int] | None = None) -> Lowered:
         """An entry point after all passes, and within the user's limit of memory. call: the sizes
         that its code is tuned for, where calls decide them; None: likely ones."""

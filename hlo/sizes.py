@@ -203,6 +203,7 @@ class SizeSolver:
         constraints: Sequence[SizeConstraint] = (),
     ) -> None:
         self.names = [name for name, _ in arguments]
+        self.ranks = [len(dims) for _, dims in arguments]
         self.symbols, self.steps = dict(symbols), list[_Step]()
         open_dims = [
             (place, axis, dim)

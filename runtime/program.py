@@ -239,12 +239,11 @@ class Program:
         """One of the plans, at its largest sizes, where calls decide them."""
         opened, known = self._opened(), self._sizes
         assert known is not None
-        if number == self._number:
-            return opened
-        found = self._of_plans.get(number)
+        found = opened if number == self._number else self._of_plans.get(number)
         if found is None:
             with self._loaded.opening:
-                found = self._of_plans[number] = self._device_for(known.largest_of(number))
+                found = self._device_for(known.largest_of(number))
+        self._of_plans[number] = found
         return found
 
     def _device_for(self, sized: Sized) -> devices.Device:
@@ -260,7 +259,7 @@ class Program:
 
     def _device_at(self, sized: Sized) -> devices.Device:
         """A plan at the sizes of a call."""
-        device = self._device_of(sized.number)
+        device = self._of_plans.get(sized.number) or self._device_of(sized.number)
         if device.at is not None:
             return device.at(sized.formulas, sized.offsets, sized.arena_bytes)
         with self._loaded.opening:
@@ -359,8 +358,7 @@ class Program:
 
     def _of_shapes(self, known: OpenSizes, shapes: tuple[tuple[int, ...], ...]) -> Program:
         """The program of a call whose arguments have these shapes."""
-        sizes = known.of_call(shapes)
-        values = {name: sizes[name] for name in known.symbols}
+        values = known.of_call(shapes)
         return known.program(values, lambda: self._at(known, values), shapes)
 
     def at(self, **sizes: int) -> Program:
@@ -378,9 +376,7 @@ class Program:
         return known.program(values, lambda: self._at(known, values))
 
     def _at(self, sizes: OpenSizes, values: Mapping[str, int]) -> Program:
-        from .sized import SizedProgram
-
-        return SizedProgram(self, sizes, values)
+        return _sized_program()(self, sizes, values)
 
     @property
     def plans(self) -> tuple[plan_pb2.Plan, ...]:
@@ -985,8 +981,8 @@ class Program:
         """A context that no other call uses; it is given back where the call succeeds. From here on
         the device is open."""
         try:
-            return self._contexts.pop()
-        except IndexError:
+            return self._contexts.pop() if self._contexts else self._opened().context()
+        except IndexError:  # another thread has just taken the last one
             return self._opened().context()
 
     def _pack(self, outputs: list[Any]) -> Any:
@@ -1051,6 +1047,14 @@ def _layout_of(variant: Variant) -> Layout | None:
     from .distributed.layout import layout_of
 
     return layout_of(variant)
+
+
+@functools.cache
+def _sized_program() -> Callable[[Program, OpenSizes, Mapping[str, int]], Program]:
+    """What makes programs at fixed sizes, whose file imports this one."""
+    from .sized import SizedProgram
+
+    return SizedProgram
 
 
 def _shape(value: Any) -> tuple[int, ...]:

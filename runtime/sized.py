@@ -8,18 +8,15 @@ when it is asked for.
 from __future__ import annotations
 
 import functools
-import math
 import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ..hlo.errors import UserError
 from ..hlo.signature import Signature
 from ..specs.generated import plan_pb2
 from . import devices
 from .inputs import Leaf
-from .parts import ALIGNMENT
 from .program import Program
 from .sizes import OpenSizes
 
@@ -42,25 +39,10 @@ class SizedProgram(Program):
     """`whole.at(**values)`; `values` are of all symbols, in their order, and are admitted."""
 
     def __init__(self, whole: Program, sizes: OpenSizes, values: Mapping[str, int]) -> None:
-        self.__dict__.update(_shared(whole))
+        self.__dict__ = _shared(whole).copy()
         self._whole, self._open_sizes, self._values_of = whole, sizes, values
         self._sized = sized = sizes.at(values)
-        shapes = sizes.shapes_at(values)
-        count = len(whole._accepts)
-        dtypes = [dtype for dtype, _ in whole._accepts]
-        self._accepts = tuple(zip(dtypes, shapes[:count], strict=True))
-        kinds = [dtype for _, dtype, _ in whole._gives]
-        bytes_given = sized.given[count:]
-        self._gives = tuple(
-            (shape, dtype, size + ALIGNMENT - 1)
-            for shape, dtype, size in zip(shapes[count:], kinds, bytes_given, strict=True)
-        )
-        for shape, dtype, size in zip(shapes, (*dtypes, *kinds), sized.given, strict=True):
-            if (needed := math.prod(shape) * dtype.itemsize) != size:
-                raise UserError(
-                    f"the plan has {size} bytes for what the signature says has {needed}; compile "
-                    "the program again"
-                )
+        self._accepts, self._gives = sizes.tensors_at(values, sized, whole._accepts, whole._gives)
         self._contexts = deque[Any]()
         self._lock = threading.Lock()
         self._copies = 0

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature
 from ..hlo.size_text import parse_dim
-from ..hlo.sizes import SizeConstraint, parse_constraint
+from ..hlo.sizes import SizeConstraint, SizeSolver, parse_constraint
 from ..hlo.symbols import Dim, SymbolicDim, bound, substituted, symbols_of
 from ..specs.generated import plan_pb2
+from .parts import ALIGNMENT
 
 if TYPE_CHECKING:
     from .program import Program
 
 KEPT = 64  # sizes whose tables are kept, the latest used
-Shapes = tuple[tuple[int, ...], ...]
+Accepted = tuple[Any, tuple[int, ...]]  # type and shape of an argument
+Given = tuple[tuple[int, ...], Any, int]  # shape, type and room of a result
+Tensors = tuple[tuple[Accepted, ...], tuple[Given, ...]]
 
 
 class Sized(NamedTuple):
@@ -54,22 +57,30 @@ class OpenSizes:
             self.plans = (plan, *plan.others)
             names = tuple(self.symbols)
             self._plans = [_OpenPlan(n, one, names) for n, one in enumerate(self.plans)]
-            self._shapes = _shapes_of(names, [*self._arguments, *results])
+            self._quickly = _quick_solver(self._solver, names)
         except (ValueError, ZeroDivisionError, KeyError, IndexError) as error:
             raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
+        self._results, self._tensors = results, None
         self.largest = {name: said.last or 0 for name, said in self.symbols.items()}
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._known: OrderedDict[Any, Program] = OrderedDict()  # by the shapes of a call
         self._lock = threading.Lock()
 
     def of_call(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """What symbols stand for in a call with arguments of these shapes; UserError where they
-        are none of the program's."""
+        """What symbols stand for in a call with arguments of these shapes, in their order;
+        UserError where they are none of the program's."""
+        try:
+            found = self._quickly(shapes)
+        except (ValueError, ZeroDivisionError):  # other ranks, or what divides by 0
+            found = None
+        if found is not None:
+            return dict(zip(self.symbols, found, strict=True))
         declared = zip(self.declared.arguments, self._arguments, shapes, strict=True)
         for argument, dims, shape in declared:
             if len(shape) != len(dims):
                 raise UserError(f"{argument}: got an array of {len(shape)} dims")
-        return self._solver.solve(shapes)
+        values = self._solver.solve(shapes)
+        return {name: values[name] for name in self.symbols}
 
     def check(self, values: Mapping[str, int]) -> None:
         """UserError unless the program has such sizes."""
@@ -106,9 +117,21 @@ class OpenSizes:
         """A plan at the largest sizes, in which its calls of all sizes have room."""
         return self._plans[number].at(*self.largest.values())
 
-    def shapes_at(self, values: Mapping[str, int]) -> Shapes:
-        """The shapes of arguments, and of results as they are computed, at these sizes."""
-        return self._shapes(*values.values())
+    def tensors_at(
+        self, values: Mapping[str, int], sized: Sized, accepts: Sequence[Any], gives: Sequence[Any]
+    ) -> Tensors:
+        """What a call of these sizes takes, and what it gives, as it is computed: of the types of
+        what calls of other sizes do. UserError where the plan has other bytes for it."""
+        if self._tensors is None:
+            types = [dtype for dtype, *_ in accepts], [dtype for _, dtype, *_ in gives]
+            self._tensors = _tensors_of(tuple(self.symbols), self._arguments, self._results, *types)
+        takes, gets, wanted = self._tensors(*values.values())
+        if wanted != sized.given:
+            raise UserError(
+                f"the plan has {sized.given} bytes for what the signature says has {wanted}; "
+                "compile the program again"
+            )
+        return takes, gets
 
     def signature_at(self, values: Mapping[str, int]) -> Signature:
         """The signature at these sizes."""
@@ -148,9 +171,7 @@ class OpenSizes:
         """The program at these sizes, made where it is not kept; `shapes`: of a call that has
         them."""
         key = tuple(values.values())
-        with self._lock:
-            found = self._programs.get(key)
-        made = make() if found is None else found
+        made = self._programs.get(key) or make()
         with self._lock:
             found = self._programs.setdefault(key, made)
             self._programs.move_to_end(key)
@@ -233,12 +254,14 @@ class _OpenPlan:
         return made
 
 
-def _function(names: Sequence[str], lines: Sequence[str]) -> Callable[..., Any]:
-    """A function of the symbols' values. `lines` hold nothing that a bundle has written, but for
-    numbers: `_text` writes sizes anew."""
-    parameters = ", ".join(f"v{n}" for n in range(len(names)))
+def _function(
+    names: Sequence[str], lines: Sequence[str], parameters: str = "", **scope: Any
+) -> Callable[..., Any]:
+    """A function of the symbols' values, or of other parameters. `lines` hold nothing that a bundle
+    has written, but for numbers: `_text` writes sizes anew. scope: what they name."""
+    parameters = parameters or ", ".join(f"v{n}" for n in range(len(names)))
     body = "\n    ".join(lines)
-    scope: dict[str, Any] = {"Sized": Sized}
+    scope["Sized"] = Sized
     exec(compile(f"def function({parameters}):\n    {body}\n", "<sizes>", "exec"), scope)  # noqa: S102
     return scope["function"]
 
@@ -253,9 +276,57 @@ def _said(constraint: SizeConstraint, names: Sequence[str]) -> str:
     return f"{left} {constraint.relation} {right}"
 
 
-def _shapes_of(names: Sequence[str], tensors: Sequence[Sequence[Dim]]) -> Callable[..., Shapes]:
-    shapes = (f"({''.join(f'{_text(dim, names)}, ' for dim in dims)})" for dims in tensors)
-    return _function(names, [f"return ({''.join(f'{shape}, ' for shape in shapes)})"])
+def _quick_solver(solver: SizeSolver, names: Sequence[str]) -> Callable[..., Any]:
+    """A function of a call's shapes: the values of symbols, in the order of their names, or None
+    where something is wrong with them, which the solver says. ValueError for other ranks."""
+    place = {name: n for n, name in enumerate(names)}
+    shapes = (
+        f"({''.join(f's{n}_{d}, ' for d in range(rank))})" for n, rank in enumerate(solver.ranks)
+    )
+    lines = [f"({''.join(f'{shape}, ' for shape in shapes)}) = shapes"]
+    wanted: list[str] = []
+    for name, number, axis, factor, rest in solver.steps:
+        value, size = f"v{place[name]}", f"s{number}_{axis}"
+        if factor == 1:
+            lines.append(f"{value} = {size} - ({_text(rest, names)})")
+        else:
+            lines.append(f"{value}, left = divmod({size} - ({_text(rest, names)}), {factor})")
+            lines.append("if left: return None")
+        said = solver.symbols[name]
+        wanted.append(f"{said.minimum} <= {value} <= {said.maximum}")
+        if said.modulus > 1:
+            wanted.append(f"({value} - {said.residue}) % {said.modulus} == 0")
+    wanted += [f"s{number}_{axis} == {_text(dim, names)}" for number, axis, dim in solver.checked]
+    wanted += [_said(constraint, names) for constraint in solver.constraints]
+    lines.append(f"if not ({' and '.join(wanted) or True}): return None")
+    lines.append(f"return ({''.join(f'v{n}, ' for n in range(len(names)))})")
+    return _function(names, lines, "shapes")
+
+
+def _tensors_of(
+    names: Sequence[str],
+    arguments: Sequence[Sequence[Dim]],
+    results: Sequence[Sequence[Dim]],
+    accepted: Sequence[Any],
+    given: Sequence[Any],
+) -> Callable[..., Any]:
+    """A function of the symbols' values: what a call takes and gives, and bytes of both."""
+    lines: list[str] = []
+    parts: list[list[str]] = [[], [], []]
+    types = [*accepted, *given]
+    for n, (dims, dtype) in enumerate(zip((*arguments, *results), types, strict=True)):
+        shape = [_text(dim, names) for dim in dims]
+        factors = [*(f"({size})" for size in shape), str(dtype.itemsize)]
+        lines.append(f"s{n} = ({''.join(f'{size}, ' for size in shape)})")
+        lines.append(f"b{n} = {' * '.join(factors)}")
+        if n < len(arguments):
+            parts[0].append(f"(types[{n}], s{n})")
+        else:
+            parts[1].append(f"(s{n}, types[{n}], b{n} + {ALIGNMENT - 1})")
+        parts[2].append(f"b{n}")
+    texts = (f"({''.join(f'{one}, ' for one in part)})" for part in parts)
+    lines.append(f"return {', '.join(texts)}")
+    return _function(names, lines, types=types)
 
 
 def _dims(dims: Sequence[int | str | SymbolicDim]) -> tuple[Dim, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Value
+from ...hlo.ops.shape import padded_dim
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import I32, TensorType
 from .scope import Rule, Scope, Unmasked, Whole, entries_of, line, scalars, sliced, spread, taken
@@ -265,9 +266,7 @@ def pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     for axis, (low, high, interior) in enumerate(columns):
         if low or high or interior:
             touched.append(axis)
-            size = x.dims[axis]
-            inner = size if not interior else size + (size - 1) * interior
-            dims[axis] = inner + low + high
+            dims[axis] = padded_dim(x.dims[axis], low, high, interior)
     value = s.masked(b, x, touched, filler.value)
     facts = dict(op.attributes)
     made = b("pad", value, filler.value, **facts)

@@ -8,14 +8,17 @@ emitter recognises. So the meaning never changes and the interpreter needs to kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
 from ...hlo.build import Builder, build_region
 from ...hlo.derivation import derived
-from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments, constant_of
+from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
+from ...hlo.offsets import Offset, Offsets
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.symbols import SymbolicDim
 from ...hlo.types import TensorType
 from ...hlo.verify import FUSED, Level
 from ..fusable import CONTRACTIONS
@@ -31,6 +34,19 @@ class Packing(NamedTuple):
     name: str
     forward: Move
     inverse: Move
+    windows: Windows | None = None  # None: windows of an operand that lies so do not lie so, too
+
+
+class Windows(NamedTuple):
+    """How windows of a packed operand lie: each is packed like the operand, for its own dims.
+
+    steps: for each dim of the packed operand, of which dim of the operand how many elements are
+    one step along it; None: all of that dim is in each window.
+    of: the packing, by the same name, of an operand of other dims, of which this one is a window.
+    """
+
+    steps: tuple[tuple[int, int] | None, ...]
+    of: Callable[[tuple[int, ...]], Packing]
 
 
 @dataclass(frozen=True)
@@ -160,26 +176,25 @@ class _Encoder:
         return Op(op.definition, operands, op.attributes, (region,), op.result_types, op.origin)
 
     def kernel(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
-        """A tile function whose contractions read whole weights reads them packed."""
+        """A tile function whose contractions read weights, or windows of them, has them packed."""
         for number, operand in enumerate(op.operands):
             source = operand.op
             if source is None or source.name != "weight":
                 continue
-            load = _whole_load(op.regions[0], number)
+            load = _only_load(op.regions[0], number)
             wanted = self.packing(load.reader, source.weight) if load is not None else None
-            if (
-                load is None
-                or wanted is None
-                or load.reader.operands[wanted.operand] is not (load.op.result)
-            ):
+            if load is None or wanted is None:
                 continue
-            value = self.placed(source, wanted, ops, placed)
+            window = _window(op, load, wanted)
+            if window is None:
+                continue
+            value = self.placed(source, window.whole, ops, placed)
             operands = [value if n == number else old for n, old in enumerate(op.operands)]
-            body = _load_through(op.regions[0], number, value.tensor, load.op, wanted.inverse)
+            body = _load_through(op.regions[0], number, value.tensor, load.op, window)
             regions = (body, *op.regions[1:])
             if len(regions) > 1:
                 regions = (body, _read_through(
-                    regions[1], regions[1].arguments[number], value.tensor, wanted.inverse
+                    regions[1], regions[1].arguments[number], value.tensor, window.whole.inverse
                 ))  # fmt: skip
             op = Op(op.definition, operands, op.attributes, regions, op.result_types, op.origin)
         return op
@@ -214,52 +229,110 @@ class _Encoder:
 
 
 class _Load(NamedTuple):
-    """A load of a whole input, and the one contraction that reads it."""
+    """The load of an input, and the one contraction that reads it."""
 
     op: Op
     reader: Op
 
 
-def _whole_load(body: Region, number: int) -> _Load | None:
-    """How a tile function reads an input, if it is one load of all of it for one contraction."""
-    memory = body.arguments[number]
-    loads: list[_Load] = []
-    for region in _regions(body):
-        for op in region.ops:
-            if memory not in op.operands:
-                continue
-            readers = [user for user, _ in region.uses.get(op.results[0], ())]
-            reader = readers[0] if len(readers) == 1 else None
-            whole = op.name == "tile_load" and op.sizes == memory.dims
-            if not whole or reader is None or reader.name not in CONTRACTIONS:
-                return None
-            starts = [constant_of(offset) for offset in op.offsets]
-            if any(start is None or start.splat_value != 0 for start in starts):
-                return None
-            loads.append(_Load(op, reader))
-    return loads[0] if len(loads) == 1 else None
+class _Window(NamedTuple):
+    """What a load reads of a packed weight: as many steps of each dim, or all of it (None, also for
+    dims that are left out); and how the whole and the window itself lie."""
+
+    whole: Packing
+    own: Packing
+    offsets: tuple[Offset, ...]
+    sizes: tuple[int | None, ...]
 
 
-def _regions(region: Region) -> Iterator[Region]:
-    yield region
-    for op in region.ops:
-        for inner in op.regions:
-            yield from _regions(inner)
+def _only_load(body: Region, number: int) -> _Load | None:
+    """How a tile function reads an input, if it is one load for one contraction."""
+    loads = _readers(body, body.arguments[number])
+    if len(loads) != 1 or loads[0].name != "tile_load":
+        return None
+    readers = _readers(body, loads[0].result)
+    if len(readers) != 1 or readers[0].name not in CONTRACTIONS:
+        return None
+    return _Load(loads[0], readers[0])
 
 
-def _load_through(body: Region, number: int, type: TensorType, load: Op, inverse: Move) -> Region:
-    """The body of a tile function with an input of another type, loaded whole through `inverse`."""
+def _readers(body: Region, value: Value) -> list[Op]:
+    """What reads a value, in regions inside as well."""
+    return [op for op in body.walk() if value in op.operands]
+
+
+def _window(kernel: Op, load: _Load, wanted: Packing) -> _Window | None:
+    """What the load reads where the weight lies as its contraction wants what is loaded; None if
+    that is no window of whole steps."""
+    op, dims = load.op, load.op.operands[0].dims
+    if load.reader.operands[wanted.operand] is not op.result:
+        return None
+    known = Offsets(kernel)
+    starts = [known.of(offset) for offset in op.offsets]
+    cut = [d for d, size in enumerate(op.sizes) if size != dims[d] or starts[d] != Offset(0)]
+    if not cut:
+        return _Window(wanted, wanted, (), ())
+    if wanted.windows is None or op.fill != 0:  # what lies behind the last step is 0
+        return None
+    offsets: list[Offset] = []
+    sizes: list[int | None] = []
+    for step in wanted.windows.steps:
+        d, count = step or (-1, 1)
+        if d not in cut:
+            offsets.append(Offset(0))
+            sizes.append(None)
+            continue
+        cut.remove(d)
+        start = _divided(starts[d], count)
+        if start is None or op.sizes[d] % count or op.sizes[d] > dims[d]:
+            return None
+        offsets.append(start)
+        sizes.append(op.sizes[d] // count)
+    if cut:
+        return None
+    return _Window(wanted.windows.of(dims), wanted, tuple(offsets), tuple(sizes))
+
+
+def _divided(offset: Offset, by: int) -> Offset | None:
+    """The offset in steps of so many elements; None where it is no whole number of them."""
+    numbers = (offset.constant, *(factor for _, factor in offset.terms))
+    if any(isinstance(number, SymbolicDim) or number % by for number in numbers):
+        return None
+    if any(variable.type is not INDEX for variable in offset.variables):
+        return None
+    terms = tuple((variable, factor // by) for variable, factor in offset.terms)
+    return Offset(offset.constant // by, terms)
+
+
+def _load_through(
+    body: Region, number: int, type: TensorType, load: Op, window: _Window
+) -> Region:  # fmt: skip
+    """The body of a tile function with an input of another type, of which it loads a window."""
+    sizes = [size or dim for size, dim in zip_longest(window.sizes, type.dims)]
 
     def change(b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
         if op is load:
-            zero = b.constant(0, INDEX)
-            memory = mapping[op.operands[0]]
-            tile = b("tile_load", memory, *[zero] * type.rank, sizes=type.dims)
-            mapping[op.result] = inverse(b, tile)
+            offsets = [_value(b, offset, mapping) for offset in window.offsets]
+            offsets += [b.constant(0, INDEX)] * (type.rank - len(offsets))
+            tile = b("tile_load", mapping[op.operands[0]], *offsets, sizes=tuple(sizes))
+            mapping[op.result] = window.own.inverse(b, tile)
         return op is load
 
     own = arguments([type if n == number else a.type for n, a in enumerate(body.arguments)])
     return rewritten(body, dict(zip(body.arguments, own, strict=True)), change, own)
+
+
+def _value(b: Builder, offset: Offset, mapping: Mapping[Value, Value]) -> Value:
+    """An offset as operations on its variables."""
+    needed = offset.constant or not offset.terms
+    total = b.constant(offset.constant, INDEX) if needed else None
+    for variable, factor in offset.terms:
+        term = mapping.get(variable, variable)
+        if factor != 1:
+            term = b("multiply", term, b.constant(factor, INDEX))
+        total = term if total is None else b("add", total, term)
+    assert total is not None
+    return total
 
 
 def _read_through(body: Region, argument: Value, type: TensorType, inverse: Move) -> Region:

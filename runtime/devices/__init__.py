@@ -162,11 +162,15 @@ def _refusing(refuse: Callable[[], Any]) -> Device:
 
 def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
     """What a module of this folder has opened on a device without memory of its own."""
+    bind = getattr(module, "bind", None) or _binder(module.run)
 
     def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
-        return _device(module, opened.at(sizes, offsets, arena_bytes), arena_bytes)
+        other = opened.at(sizes, offsets, arena_bytes)
+        return Device(
+            other.context, module.run, bind, None, None, other.threads, other.context_bytes,
+            other.received, at,
+        )  # fmt: skip
 
-    bind = getattr(module, "bind", None) or _binder(module.run)
     return Device(
         opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
         context_bytes=getattr(opened, "context_bytes", arena_bytes),

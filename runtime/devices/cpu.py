@@ -38,6 +38,8 @@ _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 _STEP_WORDS = 8
+_WORDS = 16  # of a context that the executor reads, and room to a whole line
+_ARENA_END, _TRACE, _TICKS = 5, 7, 9  # which of them
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
 
@@ -166,6 +168,8 @@ class CpuVariant:
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
         self._weights = dict(weights)
+        if not plan.processes:
+            self.walker = None
         try:
             self._check_limits()
             self._build_tables()
@@ -192,9 +196,10 @@ class CpuVariant:
         # Where a call decides sizes: those that kernels read and the slots that point to them, the
         # arena's buffers that slots are for, and the rows of steps whose tiles are a size.
         self._read: list[int] = []
-        self._tables: list[tuple[int, int]] = []  # slot, number in `_read`
-        self._arena_buffers: list[int] = []
-        self._tiles: list[tuple[int, int]] = []  # row, formula
+        tables: list[tuple[int, int]] = []  # slot, number in `_read`
+        self._arena_parts: list[tuple[int, int]] = []  # buffer, bytes from its begin
+        self._tiles: list[int] = []  # their formulas
+        tile_rows: list[int] = []
         slots: list[int] = []
         arena_slots: list[int] = []
         patches: list[tuple[int, int, int]] = []
@@ -211,7 +216,7 @@ class CpuVariant:
             slots.append(value + argument.offset)
             if place == plan_pb2.ARENA:
                 arena_slots.append(index)
-                self._arena_buffers.append(argument.buffer)
+                self._arena_parts.append((argument.buffer, argument.offset))
             elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
                 patches.append((index, value, argument.offset))
             return index
@@ -223,11 +228,12 @@ class CpuVariant:
             if action == "run":
                 run = step.run
                 if run.sizes:
-                    self._tables.append((len(slots), len(self._read)))
+                    tables.append((len(slots), len(self._read)))
                     self._read.extend(run.sizes)
                     slots.append(0)
                 if run.tiles_formula:
-                    self._tiles.append((len(rows), run.tiles_formula - 1))
+                    self._tiles.append(run.tiles_formula - 1)
+                    tile_rows.append(len(rows))
                 first = len(slots)
                 for argument in run.arguments:
                     slot(argument)
@@ -262,52 +268,79 @@ class CpuVariant:
         if any(target > len(rows) for target in (*jumps, *targets)):
             raise malformed("a jump leads out of its steps")
         rows.append([_END] + [0] * (_STEP_WORDS - 1))
-        self.steps = np.array(rows, np.int64)
+        table = np.array(rows, np.int64)
         self._targets = np.array(targets or [0], np.int64)
-        self.steps[switches, 3] = self._targets.ctypes.data + 8 * self.steps[switches, 3]
-        self.slots = np.array(slots or [0], np.int64)
-        self.arena_slots = np.array(arena_slots, np.int64)
+        table[switches, 3] = _address(self._targets) + 8 * table[switches, 3]
         self.patches = np.array(patches or [(0, 0, 0)], np.int64)
         self.patch_count = len(patches)
         self._work = OpenWork(plan) if is_open(plan) else None
-        self._table_slots, self._table_places = np.array(self._tables, np.int64).reshape(-1, 2).T
-        self._point_to_sizes()
+        # All that a context has of its own, in one piece: words, pointers to what a call is given,
+        # steps, slots, and the sizes that kernels read. What is read through a pointer to another
+        # part of it is `inside`; what lies in the arena, and its end, is `in_arena`.
+        self.io_type = ctypes.c_int64 * (len(plan.inputs) + len(plan.outputs))
+        self._first_step = _WORDS + len(plan.inputs) + len(plan.outputs)
+        self._first_slot = first_slot = self._first_step + table.size
+        first_size = first_slot + len(slots)
+        self._first_size = first_size
+        words = [0] * _WORDS
+        words[:3] = 8 * self._first_step, 8 * first_slot, 8 * _WORDS
+        words[3:5] = _address(self.patches), self.patch_count
+        words[6] = self.scratch_bytes
+        for index, number in tables:
+            slots[index] = 8 * (first_size + number)
+        io = [0] * (first_slot - table.size - _WORDS)
+        self.block = np.concatenate([
+            np.array([*words, *io], np.int64), table.reshape(-1),
+            np.array([*slots, *(0 for _ in self._read)], np.int64),
+        ])  # fmt: skip
+        self.inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in tables)])
+        self.in_arena = np.array([_ARENA_END, *(first_slot + slot for slot in arena_slots)])
+        # What sizes say, in the order in which `at` has it.
+        self._said = [
+            *range(first_size, len(self.block)),
+            *(self._first_step + _STEP_WORDS * row + 4 for row in tile_rows),
+            *self.in_arena.tolist(),
+        ]
+        self._say(self.sizes, [buffer.offset for buffer in plan.buffers])
 
-    def _point_to_sizes(self) -> None:
-        """The sizes that kernels read, in a table to which their slots point."""
-        sizes = self.sizes
-        self._table = np.array([sizes[number] for number in self._read], np.int64)
-        if not self._tables:
+    def _say(self, sizes: Sequence[int], offsets: Sequence[int]) -> None:
+        """Writes what sizes decide: those that kernels read, tiles, and places in the arena."""
+        said = [
+            *[sizes[number] for number in self._read], *[sizes[number] for number in self._tiles],
+            self.arena_bytes, *[offsets[number] + more for number, more in self._arena_parts],
+        ]  # fmt: skip
+        block = self.block
+        if len(said) > _FEW:
+            block[self._said] = said
             return
-        address = _address(self._table)
-        if len(self._tables) > _FEW:
-            self.slots[self._table_slots] = self._table_places * 8 + address
-            return
-        slots = self.slots
-        for slot, place in self._tables:
-            slots[slot] = address + 8 * place
+        for place, value in zip(self._said, said, strict=True):
+            block[place] = value
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The step table, a row for each."""
+        return self.block[self._first_step : self._first_slot].reshape(-1, _STEP_WORDS)
+
+    def slots_of(self, block: np.ndarray) -> np.ndarray:
+        """The pointer slots of a context's block."""
+        return block[self._first_slot : self._first_size]
 
     def at(self, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> CpuVariant:
         """The same plan for other sizes: the values of its formulas, where buffers of the arena
         lie, by number, and the bytes of the arena."""
         made = object.__new__(CpuVariant)
-        made.__dict__.update(self.__dict__)
+        made.__dict__ = self.__dict__.copy()
         made.sizes = sizes
-        made.slots = self.slots.copy()
-        if self._arena_buffers:
-            made.slots[self.arena_slots] = [offsets[number] for number in self._arena_buffers]
-        made._point_to_sizes()
-        made.steps = steps = self.steps.copy()
-        for row, number in self._tiles:
-            steps[row, 4] = sizes[number]
-        if self._work is not None and self.threads > 1:
-            short, too_small = self._work.at(sizes)
-            made.threads = 1 if too_small else self.threads
-            if short:
-                steps[short, 5] = 0
+        made.block = block = self.block.copy()
         made.arena_bytes = -(-arena_bytes // PAGE) * PAGE
         if made.arena_bytes > self.arena_bytes:
             raise malformed("calls of some sizes need more memory than those of the largest")
+        made._say(sizes, offsets)
+        if self._work is not None and self.threads > 1:
+            short, too_small = self._work.at(sizes)
+            made.threads = 1 if too_small else self.threads
+            for row in short:
+                block[self._first_step + _STEP_WORDS * row + 5] = 0
         made.context_bytes = pages(made.arena_bytes + made.scratch_bytes * made.threads)
         return made
 
@@ -337,7 +370,7 @@ class CpuVariant:
         return pool_of(major, self.pin, self.threads, self.image, self.worker_entry)
 
     @functools.cached_property
-    def walker(self) -> Walker | None:
+    def walker(self) -> Walker | None:  # pyright: ignore[reportRedeclaration]
         """Who walks the plan where several processes run it; UserError where they do not."""
         if not self.plan.processes:
             return None
@@ -391,42 +424,38 @@ class CpuContext:
 
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
-        self.slots = variant.slots.copy()
+        self.block = block = variant.block.copy()
+        self.io = variant.io_type.from_buffer(block, 8 * _WORDS)
+        self.address: int = _addressof(self.io) - 8 * _WORDS
+        block[variant.inside] += self.address
         self._memory: Pages | None = None
         self._base = 0  # of what the slots point to
         if variant.blocks is None:
-            self._memory = Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE)
-            self.slots[variant.arena_slots] += self._memory.address
-            self._base = self._memory.address
-        count = len(variant.plan.inputs) + len(variant.plan.outputs)
-        self.io = (ctypes.c_int64 * max(1, count))()
-        self.words = np.array(
-            [
-                _address(variant.steps),
-                _address(self.slots),
-                ctypes.addressof(self.io),
-                _address(variant.patches),
-                variant.patch_count,
-                self._base + variant.arena_bytes,
-                variant.scratch_bytes,
-                *(0,) * 4,
-            ],
-            np.int64,
-        )
-        self.address: int = _address(self.words)
-        self.count = count
+            self._take(Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE))
         self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
+
+    @property
+    def words(self) -> np.ndarray:
+        """What the executor reads first."""
+        return self.block[:_WORDS]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """What the arguments of kernels point to."""
+        return self.variant.slots_of(self.block)
+
+    def _take(self, memory: Pages) -> None:
+        self._memory = memory
+        moved = memory.address - self._base
+        if moved:
+            self.block[self.variant.in_arena] += moved
+            self._base += moved
 
     def enter(self) -> None:
         """Take memory for a call, where that is shared with calls of other sizes."""
         blocks = self.variant.blocks
         if blocks is not None and self._memory is None:
-            self._memory = memory = blocks.take()
-            moved = memory.address - self._base
-            if moved:
-                self.slots[self.variant.arena_slots] += moved
-                self.words[5] += moved
-                self._base += moved
+            self._take(blocks.take())
 
     def leave(self) -> None:
         """Give it back."""
@@ -437,12 +466,12 @@ class CpuContext:
 
     def set_trace(self, address: int, records: int) -> None:
         """Where workers log their steps, `records` each; address 0 = no log."""
-        self.words[7:9] = address, records
+        self.block[_TRACE : _TRACE + 2] = address, records
 
     @property
     def traced_ticks(self) -> int:
         """Ticks between begin and end of the last call that had a log."""
-        return int(self.words[10] - self.words[9])
+        return int(self.block[_TICKS + 1] - self.block[_TICKS])
 
 
 def run(
@@ -480,8 +509,8 @@ def bind(
 
 def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """Writes the arrays' addresses where the executor looks for them."""
-    if len(inputs) + len(outputs) != context.count:
-        raise CompilerBug(f"run: {len(inputs)} + {len(outputs)} arrays, expected {context.count}")
+    if len(inputs) + len(outputs) != len(context.io):
+        raise CompilerBug(f"run: {len(inputs)} + {len(outputs)} arrays, expected {len(context.io)}")
     io, index = context.io, 0
     for arrays in (inputs, outputs):
         for array in arrays:

@@ -8,14 +8,14 @@ operations, so that a program with packed weights means the same to everything e
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....hlo.build import Builder
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....optimizer.fusable import CONTRACTIONS
-from ....optimizer.passes.encode import Packing, stored_operand
+from ....optimizer.passes.encode import Packing, Windows, stored_operand
 from ..codegen import Target
 from . import stream, winograd
 from .blocking import PANEL_VECTORS
@@ -108,7 +108,16 @@ class _Panels:
         groups = f"x{self.group}" if self.group > 1 else ""
         groups += f"by{self.step}" if self.step > 1 else ""
         name = f"panels{self.width}{groups}:{self.depth}:{self.columns}".replace(" ", "")
-        return Packing(1, name, self.forward, self.inverse)
+        return Packing(1, name, self.forward, self.inverse, self._windows)
+
+    @property
+    def _windows(self) -> Windows | None:
+        """Windows are any steps of whole panels; kernels of grouped steps may read on behind the
+        last one of a window."""
+        if len(self.depth) != 1 or len(self.columns) != 1 or self.group > 1 or self.step > 1:
+            return None
+        steps = ((self.columns[0], self.width), (self.depth[0], 1), None)
+        return Windows(steps, lambda dims: replace(self, dims=dims).packing)
 
 
 def packing_for(
