@@ -8,6 +8,7 @@ the operation that it belongs to.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -52,7 +53,9 @@ def _traced(exported: Any, loss: int) -> Any:
     import torch
     from torch._dispatch.python import enable_python_dispatcher
     from torch._guards import detect_fake_mode
+    from torch.fx import traceback
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.graph import CodeGen
 
     signature, graph = exported.graph_signature, exported.graph_module
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -86,12 +89,14 @@ def _traced(exported: Any, loss: int) -> Any:
     assert mode is not None
     with (
         mode,
-        torch.fx.traceback.preserve_node_meta(),
+        traceback.preserve_node_meta(),
         enable_python_dispatcher(),
-        torch.backends.mkldnn.flags(enabled=False),  # its LSTM's gradient is one opaque operator
+        warnings.catch_warnings(),  # of PyTorch about its own use of itself
     ):
-        joint = make_fx(step, decompositions())(*given)
-    joint.graph.set_codegen(torch.fx.graph.CodeGen())  # of plain arguments, as exports have it
+        warnings.simplefilter("ignore", UserWarning)
+        with torch.backends.mkldnn.flags(enabled=False):  # its LSTM's gradient is opaque
+            joint = make_fx(step, decompositions())(*given)
+    joint.graph.set_codegen(CodeGen())  # of plain arguments, as exports have it
     joint.graph.eliminate_dead_code()
     return exported._update(joint, _signature(signature, joint, inputs, users[loss], found))
 
@@ -131,6 +136,7 @@ def _forward(graph: Any) -> Any:
     import torch
     from torch.fx import traceback
 
+    autograd: Any = torch.autograd
     kept = ("stack_trace", "nn_module_stack")
 
     class Forward(torch.fx.Interpreter):
@@ -139,18 +145,21 @@ def _forward(graph: Any) -> Any:
             self.made: dict[int, Any] = {}
 
         def run_node(self, n: Any) -> Any:
-            first = torch.autograd._get_sequence_nr()
+            first = autograd._get_sequence_nr()
             result = super().run_node(n)
-            last = torch.autograd._get_sequence_nr()
+            last = autograd._get_sequence_nr()
             self.made.update(dict.fromkeys(range(first, last), n))
             return result
 
         def follow(self, root: Any) -> None:
-            """From now on, what a backward function runs is noted under its node's line."""
+            """From now on, what a backward function runs is noted under its node's line, and what
+            stands in front of them all under that of the loss."""
             for function in _functions(root):
                 if (node := self.made.get(function._sequence_nr())) is not None:
                     said = {key: node.meta[key] for key in kept if key in node.meta}
                     function.register_prehook(_entering(said))
+                    if function is root:
+                        _entering(said)(())
 
     def _entering(said: dict[str, Any]) -> Any:
         return lambda slopes: traceback.get_current_meta().update(said)
