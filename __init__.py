@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
     from .frontends.shard import shard
+    from .frontends.torch.joint import joint_graph
     from .frontends.torch.placements import shardings_of
     from .hlo.distributed import ParallelResults, interpret_parallel
     from .hlo.errors import (
@@ -58,6 +59,7 @@ _ROOMS = {
     "interpret": ".hlo.interpret",
     "interpret_parallel": ".hlo.distributed",
     "jit": ".jitted",
+    "joint_graph": ".frontends.torch.joint",
     "kernel": ".kernels",
     "load": ".runtime.loading",
     "partition": ".partitioning",
@@ -89,6 +91,7 @@ __all__ = [
     "interpret",
     "interpret_parallel",
     "jit",
+    "joint_graph",
     "kernel",
     "load",
     "partition",

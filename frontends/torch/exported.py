@@ -344,7 +344,7 @@ def _tensors(exported: Any) -> dict[str, Weight]:
     groups: dict[Any, list[str]] = {}
     for name, tensor in named.items():
         if hasattr(tensor, "untyped_storage") and _has_data(tensor):
-            groups.setdefault(_identity(name, tensor), []).append(name)
+            groups.setdefault(identity(name, tensor), []).append(name)
     found = {}
     for names in groups.values():
         tensor = named[names[0]]
@@ -359,7 +359,7 @@ def _has_data(tensor: Any) -> bool:
     return tensor.device.type != "meta" and type(tensor).__name__ != "FakeTensor"
 
 
-def _identity(name: str, tensor: Any) -> Any:
+def identity(name: str, tensor: Any) -> Any:
     """Equal for tensors of the same memory and shape."""
     if not tensor.numel():
         return name

@@ -255,16 +255,19 @@ def flash_for_cpu_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
-    """Gradients of query, key and value; the shares are computed again from the saved sums."""
+    """Gradients of query, key and value; the shares are computed again from the saved sums. Where
+    PyTorch has decomposed the forward operator, but not this one, as in its joint graphs,
+    `logsumexp` is what that decomposition gives instead: the shares [..., heads, l, s]."""
     if dropout_p:
         raise Blocked("gives gradients of attention that drops at random", "use dropout_p=0")
     made = _scores(c, query, key, value, attn_mask, is_causal, scale, query.rank > 2, False)
     scores, lead = made.scores, made.lead
     last, places = scores.rank - 1, tuple(range(made.lead))
-    sums = c.builder.reshape(c.convert(logsumexp, scores.element), scores.dims[:-1])
-    shares = c("exponential", c("subtract", scores, c.along(sums, scores.dims, [last])))
-    none = c.compare("EQ", sums, -math.inf)  # rows that see nothing: their results are zeros
-    shares = c.select(c.along(none, scores.dims, [last]), 0.0, shares)
+    saved = c.convert(logsumexp, scores.element)
+    if logsumexp.rank == query.rank:
+        shares = c.builder.reshape(saved, scores.dims)
+    else:
+        shares = _shares_of_sums(c, scores, c.builder.reshape(saved, scores.dims[:-1]))
     dims = (*scores.dims[:-1], made.value.dims[-1])
     grad, result = (c.convert(c.builder.reshape(v, dims), scores.element) for v in (grad_out, out))
     rows = tuple(range(lead, last))  # the groups, and the places of the query
@@ -280,6 +283,14 @@ def flash_for_cpu_backward(
         c.narrow(_summed(c, v, c.type_of(n).dims), n) if c.used[n] else None
         for n, v in enumerate((of_query, of_key, of_value))
     )
+
+
+def _shares_of_sums(c: Context, scores: Value, sums: Value) -> Value:
+    """exp(scores - sums); zeros in rows that see nothing."""
+    axis = scores.rank - 1
+    shares = c("exponential", c("subtract", scores, c.along(sums, scores.dims, [axis])))
+    none = c.compare("EQ", sums, -math.inf)
+    return c.select(c.along(none, scores.dims, [axis]), 0.0, shares)
 
 
 def _summed(c: Context, value: Value, dims: Sequence[Dim]) -> Value:

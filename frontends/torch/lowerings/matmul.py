@@ -96,27 +96,53 @@ def grouped(
     bias: Value | None = None,
     out_dtype: Any = None,
 ) -> Value:
-    """Rows before offs[0] times mat2[0], rows from there to offs[1] times mat2[1], ..."""
+    """Rows before offs[0] times mat2[0], rows from there to offs[1] times mat2[1], ...; of a matrix
+    and a matrix, the products of each group of columns with its group of rows, [groups, m, n]."""
     if offs is None:
         return c.narrow(mm(c, self, mat2))
-    if self.rank != 2 or mat2.rank != 3 or bias is not None:
-        raise Blocked("groups something else than the rows of its first operand")
+    if bias is not None or (self.rank, mat2.rank) not in ((2, 3), (2, 2), (3, 2)):
+        raise Blocked("groups something else than rows or columns of its operands")
+    if self.rank == 3:  # groups of columns of the second operand
+        left, right = (_transposed(c, x) for x in (mat2, self))
+        return c.narrow(_transposed(c, _ragged(c, left, right, offs)))
+    return c.narrow(_ragged(c, self, mat2, offs))
+
+
+def _ragged(c: Context, left: Value, right: Value, offs: Value) -> Value:
+    """[s, k] x [g, k, n] -> [s, n] with groups of rows, or [m, s] x [s, n] -> [g, m, n]."""
     ends = c.convert(offs, I64)
-    starts = c.concatenate([c.full(0, (1,), I64), c.slice(ends, 0, 0, mat2.dims[0] - 1)], 0)
+    starts = c.concatenate([c.full(0, (1,), I64), c.slice(ends, 0, 0, offs.dims[0] - 1)], 0)
     c.notes.append(
         "a grouped product multiplies all rows with the matrices of all groups and masks"
     )
-    result = c(
-        "chlo.ragged_dot", self, mat2, c("subtract", ends, starts),
-        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(1,),
-        lhs_ragged_dimensions=(0,), rhs_group_dimensions=(0,),
+    of_rows = right.rank == 3
+    return c(
+        "chlo.ragged_dot", left, right, c("subtract", ends, starts),
+        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(right.rank - 2,),
+        lhs_ragged_dimensions=(0,) if of_rows else (1,),
+        rhs_group_dimensions=(0,) if of_rows else (),
     )  # fmt: skip
-    return c.narrow(result)
+
+
+def _transposed(c: Context, value: Value) -> Value:
+    """The last two dimensions change places."""
+    order = [*range(value.rank - 2), value.rank - 1, value.rank - 2]
+    return c.builder.transpose(value, order)
 
 
 def grouped_fallback(c: Context, input: Value, weight: Value, offs: Value) -> Value:
     """The operator that transformers has where PyTorch lacks a grouped product."""
     return grouped(c, input, weight, offs)
+
+
+def grouped_fallback_backward(
+    c: Context, input: Value, weight: Value, offs: Value, grad_output: Value
+) -> tuple[Value, Value]:
+    """Gradients of its input and its weight."""
+    return (
+        c.narrow(_ragged(c, grad_output, _transposed(c, weight), offs), 0),
+        c.narrow(_ragged(c, _transposed(c, input), grad_output, offs), 1),
+    )
 
 
 # Einstein sums.
@@ -243,4 +269,5 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.outer.default": outer,
     "aten.vdot.default": conjugate_dot,
     "transformers.grouped_mm_fallback.default": grouped_fallback,
+    "transformers.grouped_mm_fallback_backward.default": grouped_fallback_backward,
 }
