@@ -244,9 +244,9 @@ def kind(leaf: Any) -> str:
     return type(leaf).__name__
 
 
-def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
+def samples(name: str, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
     """Those argument lists that eager takes and answers with tensors, different in kind first."""
-    found: dict[str, list[Any]] = collections.defaultdict(list)
+    body, found = functions()[name], collections.defaultdict[str, list[Any]](list)
     for args, kwargs in argument_lists(dtype):
         copies = _pytree.tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, args
@@ -255,7 +255,9 @@ def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
             results = _pytree.tree_leaves(body(*copies, **kwargs))
         except Exception:  # noqa: BLE001 - whatever eager says of arguments it does not take
             continue
-        if not results or not any(isinstance(leaf, torch.Tensor) for leaf in results):
+        if not any(isinstance(leaf, torch.Tensor) for leaf in results):
+            continue
+        if not is_defined(name, args):
             continue
         leaves = _pytree.tree_leaves((args, kwargs))
         found[" ".join((*map(kind, leaves), *kwargs))].append((args, kwargs))
@@ -263,6 +265,15 @@ def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
     first = [group[0] for group in kinds]
     more = [entry for group in kinds for entry in group[1:AS_MANY]]
     return [*first, *more][:count]
+
+
+def is_defined(name: str, args: Any) -> bool:
+    """Whether PyTorch's documentation says what the result is; searches are of sorted numbers."""
+    searched = {"bucketize": 1, "searchsorted": 0}.get(name.rpartition(".")[2])
+    if searched is None or not isinstance(args[searched], torch.Tensor):
+        return True
+    numbers = args[searched]
+    return bool((numbers.diff(dim=-1) >= 0).all()) if numbers.ndim else True
 
 
 def words_of(args: Any, kwargs: Any) -> str:
@@ -278,7 +289,7 @@ def tried(name: str, dtype: str, arguments: Any) -> list[Found]:
     body = functions()[name]
     known = name.removeprefix("torch.").removeprefix("Tensor.")
     with contextlib.redirect_stderr(io.StringIO()):
-        given = samples(body, getattr(torch, dtype), arguments.samples)
+        given = samples(name, getattr(torch, dtype), arguments.samples)
     found = []
     for args, kwargs in given:
         said = outcome(body, args, kwargs, arguments.engine, False, known)
@@ -380,8 +391,8 @@ def write(found: list[Found]) -> None:
     text = f"""{HEAD}
 Written by `python tests/differential/torch_functions.py --write RECORD` from the record of its
 runs: functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special`, `torch.fft` and
-methods of tensors, each with a few argument lists that eager PyTorch takes. *functions* are those of
-which `torch.export` exports a sample, *whole* those of which every exported sample agrees with
+methods of tensors, each with a few argument lists that eager PyTorch takes. *functions* are those
+of which `torch.export` exports a sample, *whole* those of which every exported sample agrees with
 eager; *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
 exceptions of girih.
 
