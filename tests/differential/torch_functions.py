@@ -1,7 +1,7 @@
 """PyTorch's public functions through girih, with arguments that nobody chose for them.
 
     python tests/differential/torch_functions.py [--only NAME ...] [--dtypes float32 int64 ...]
-        [--samples 4] [--engine interpreter|cpu] [--jobs 2] [--record FILE] [--write FILE]
+        [--once] [--samples 4] [--engine interpreter|cpu] [--jobs 2] [--record FILE] [--write FILE]
 
 Every public function of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special` and
 `torch.fft`, and every method of `torch.Tensor`, is called with each of a fixed list of argument
@@ -320,6 +320,9 @@ def in_own_process(name: str, dtype: str, arguments: Any) -> list[Found]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="parts of names")
+    parser.add_argument(
+        "--once", action="store_true", help="no methods that torch has as functions"
+    )
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--engine", default="cpu", choices=("interpreter", "cpu"))
@@ -335,7 +338,13 @@ def main() -> int:
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
     only = arguments.only or [""]
-    names = [name for name in functions() if any(part in name for part in only)]
+    known = functions()
+    names = [name for name in known if any(part in name for part in only)]
+    if arguments.once:
+        methods = "torch.Tensor."
+        twins = {name for name in names if name.startswith(methods)
+                 and name.replace(methods, "torch.") in known}  # fmt: skip
+        names = [name for name in names if name not in twins]
     outcome(torch.relu, (torch.ones(2),), {}, arguments.engine, False)  # imports, for every child
     work = [(name, dtype, arguments) for dtype in arguments.dtypes for name in names]
     every = list[Found]()

@@ -251,6 +251,7 @@ case(
 )
 case("meshgrid", lambda x, y: torch.meshgrid(x, y, indexing="xy"), ROW, normal(3))
 case("to-int", lambda x: x.to(torch.int32), normal(9, scale=5.0))
+case("to-byte", lambda x: x.byte(), normal(9, scale=50.0))
 case("to-bool", lambda x: x.bool(), HOSTILE)
 case("to-double", lambda x: x.double(), X)
 case("type-as", lambda x, y: x.type_as(y), N, X)
