@@ -384,7 +384,10 @@ class Context:
         """A size that `size` never exceeds, and that no data decide; blocked if unknown."""
         found = self.data.largest(size) if self.data.decides(size) else size
         if found is None:
-            raise Blocked(f"needs a limit of the size {size}, which data decide")
+            raise Blocked(
+                f"needs a limit of the size {size}, which data decide",
+                "say one where it is read: torch._check(n <= 1000)",
+            )
         return found
 
     def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> Dim:

@@ -23,11 +23,15 @@ _DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
 
 
 def bits(c: Context, dims: Sequence[Dim]) -> Value:
-    """Random ui64, other ones at each draw."""
+    """Random ui64, other ones at each draw; as many as there may be where data decide a size."""
     origin = f"{c.node.origin[0]}: " if c.node.origin else ""
     name = c.node.target.split(".")[1] if c.node.target.startswith("aten.") else c.node.target
     c.notes.append(f"{origin}'{name}' draws random numbers, at each call other ones")
-    return drawn(c.builder, c.stream.next(c.builder), TensorType(dims, UI64))
+    most = [c.most(dim) for dim in dims]
+    words = drawn(c.builder, c.stream.next(c.builder), TensorType(most, UI64))
+    for axis, dim in enumerate(dims):
+        words = c.slice(words, axis, 0, dim)
+    return words
 
 
 def _leading(c: Context, words: Value, digits: int, real: ElementType) -> Value:
