@@ -268,8 +268,12 @@ def samples(name: str, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
 
 
 def is_defined(name: str, args: Any) -> bool:
-    """Whether PyTorch's documentation says what the result is; searches are of sorted numbers."""
-    searched = {"bucketize": 1, "histogram": 1, "searchsorted": 0}.get(name.rpartition(".")[2])
+    """Whether PyTorch's documentation says what the result is: searches are of sorted numbers, and
+    Cholesky's factors have a real diagonal."""
+    name = name.rpartition(".")[2]
+    if name == "cholesky_inverse":
+        return not args[0].is_complex() or not args[0].diagonal(0, -1, -2).imag.any()
+    searched = {"bucketize": 1, "histogram": 1, "searchsorted": 0}.get(name)
     if searched is None or not isinstance(args[searched], torch.Tensor):
         return True
     numbers = args[searched]
