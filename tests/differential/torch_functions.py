@@ -21,6 +21,7 @@ import collections
 import concurrent.futures
 import contextlib
 import io
+import itertools
 import json
 import logging
 import multiprocessing
@@ -336,7 +337,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="writes this record into docs/support.md")
     arguments = parser.parse_args()
     if arguments.write:
-        write([Found(*json.loads(line)) for line in arguments.write.read_text().splitlines()])
+        write(read(arguments.write))
         return 0
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
@@ -365,18 +366,17 @@ def main() -> int:
     return 0
 
 
+def read(record: Path) -> list[Found]:
+    """A record's samples: of what ran several times those of the last time."""
+    every = (Found(*json.loads(line)) for line in record.read_text().splitlines())
+    runs = itertools.groupby(every, lambda entry: entry[:3])
+    return [entry for found in {key: list(run) for key, run in runs}.values() for entry in found]
+
+
 HEAD = "\n## PyTorch's public functions\n"
 TITLES = (
-    "dtype",
-    "runs on",
-    "functions",
-    "whole",
-    "samples",
-    "agree",
-    "blocked",
-    "wrong",
-    "errors",
-)
+    "dtype", "runs on", "functions", "whole", "samples", "agree", "blocked", "wrong", "errors",
+)  # fmt: skip
 
 
 def table(found: list[Found]) -> list[str]:
@@ -404,10 +404,11 @@ def write(found: list[Found]) -> None:
     text = f"""{HEAD}
 Written by `python tests/differential/torch_functions.py --write RECORD` from the record of its
 runs: functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special`, `torch.fft` and
-methods of tensors, each with a few argument lists that eager PyTorch takes. *functions* are those
-of which `torch.export` exports a sample, *whole* those of which every exported sample agrees with
-eager (random draws by their distributions, 16-bit floats with eager's float32, rounded, as well);
-*blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
+methods of tensors, each with a few argument lists that eager PyTorch takes. Methods that `torch`
+has as functions too are the same operators; runs with `--once` leave them out. *functions* are
+those of which `torch.export` exports a sample, *whole* those of which every exported sample agrees
+with eager (random draws by their distributions; 16-bit floats with eager's float32, rounded, as
+well); *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
 exceptions of girih.
 
 """ + "".join(f"{row}\n" for row in table(found))
@@ -420,7 +421,8 @@ exceptions of girih.
 
 def one_line(entry: Found) -> str:
     said = {"differs": "wrong, ", "bug": "an error, "}.get(entry.verdict, "")
-    return said + " ".join(entry.words.split())[:200]
+    words = entry.words.replace(f"{PAGE.parents[1]}/", "")
+    return said + " ".join(words.split())[:200]
 
 
 if __name__ == "__main__":
