@@ -27,6 +27,8 @@ from girih.runtime.plans import parse_plan
 
 PAGE = Path(__file__).resolve().parent / "support.md"
 QUANTIZED = QuantizedType(I8, F32, None, (0.0625,), (3,), -128, 127)
+SECTION = "\n## "
+"""Where the page's other parts begin, which this script leaves: they are of other scripts."""
 ELEMENTS: dict[str, Element] = {**ElementType.table, "quantised": QUANTIZED}
 OWN = TILE_OPS | {
     "foreign_call",
@@ -70,7 +72,8 @@ def page(cells: dict[tuple[str, str], str]) -> str:
 
 def read_page(text: str) -> dict[tuple[str, str], str]:
     """The cells of a page."""
-    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
+    lines = text.partition(SECTION)[0].splitlines()
+    rows = [line.strip("|").split("|") for line in lines if line.startswith("| ")]
     head, *rows = [[part.strip() for part in row] for row in rows]
     return {
         (row[0], name): mark for row in rows for name, mark in zip(head[1:], row[1:], strict=True)
@@ -176,12 +179,14 @@ def _precision(dtype: Any) -> float:
 
 def main() -> None:
     chosen = sys.argv[1:]
-    cells = read_page(PAGE.read_text()) if PAGE.exists() and chosen else {}
+    text = PAGE.read_text() if PAGE.exists() else ""
+    cells = read_page(text) if text and chosen else {}
+    others = "".join(text.partition(SECTION)[1:])
     for name in chosen or [room.name for room in rooms()]:
         row = {element: cell(name, element) for element in ELEMENTS}
         cells.update({(name, element): mark for element, mark in row.items()})
         print(name, " ".join(f"{k}:{v}" for k, v in row.items() if v), file=sys.stderr)
-        PAGE.write_text(page(cells))
+        PAGE.write_text(page(cells) + others)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
 from ...hlo.sizes import Relation, SizeConstraint
 from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
-from ...hlo.types import F32, I1, I64, UI64, ElementType, TensorType, real_type, unsharded
+from ...hlo.types import F32, I1, I64, UI8, UI64, ElementType, TensorType, real_type, unsharded
 from .data_sizes import DataSizes
 from .draws import Stream, keyed
 from .program import Graph, Node, Ref
@@ -270,9 +270,12 @@ class Context:
         return self.builder.constant(array.astype(element.dtype) if element else array)
 
     def convert(self, value: Operand, element: ElementType) -> Value:
-        """`value` as that element type: truncating to integers, "is not zero" to booleans."""
+        """`value` as that element type: truncating to integers, "is not zero" to booleans; from
+        real numbers to ui8 by i64, as PyTorch does, so that negative ones wrap."""
         if not isinstance(value, Value):
             return self.scalar(value, element)
+        if element is UI8 and value.element.is_float:
+            value = self.builder.convert(value, I64)
         if element is I1 and value.element is not I1:
             return self.builder.compare("NE", value, self.full(0, value.dims, value.element))
         return self.builder.convert(value, element)
@@ -381,7 +384,10 @@ class Context:
         """A size that `size` never exceeds, and that no data decide; blocked if unknown."""
         found = self.data.largest(size) if self.data.decides(size) else size
         if found is None:
-            raise Blocked(f"needs a limit of the size {size}, which data decide")
+            raise Blocked(
+                f"needs a limit of the size {size}, which data decide",
+                "say one where it is read: torch._check(n <= 1000)",
+            )
         return found
 
     def count(self, dims: Sequence[Dim], axes: Sequence[int]) -> Dim:

@@ -48,10 +48,12 @@ MAYBE_VIEWS = {
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
-SHAPES = {"as_strided_", "resize_", "resize_as_", "set_"}
+SHAPES = {"resize_", "resize_as_", "set_"}
 """In-place operators that change which memory a tensor is."""
 
-TURNS = {"squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+TURNS = {
+    "as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
+}  # fmt: skip
 """In-place operators after which a tensor is a view of what it was."""
 
 ARITHMETIC = {

@@ -39,7 +39,9 @@ class Node:
     origin: tuple[Origin, ...] = ()
 
 
-_READ_MEMORY = ("as_strided", "as_strided_copy", "as_strided_scatter", "resize", "resize_as")
+_READ_MEMORY = (
+    "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "resize", "resize_as",
+)  # fmt: skip
 
 
 def reads_memory(target: str) -> bool:

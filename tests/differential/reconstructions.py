@@ -67,6 +67,12 @@ def old_svd(given: Sequence[torch.Tensor], results: Results) -> list[Any]:
     return svd(given, [u, s, _adjoint(v)])
 
 
+def cholesky_ex(given: Sequence[torch.Tensor], results: Results) -> list[Any]:
+    """The factors of those matrices that have one, and which have not."""
+    factor, info = map(np.asarray, results)
+    return [*_kinds(results), np.where(info[..., None, None] == 0, factor, 0), info]
+
+
 def qr(given: Sequence[torch.Tensor], results: Results) -> list[Any]:
     q, r = map(np.asarray, results)
     if q.size == 0:  # R alone
@@ -105,6 +111,7 @@ def ldl_factor(given: Sequence[torch.Tensor], results: Results) -> list[Any]:
 
 RECONSTRUCTIONS: dict[str, Reconstruction] = {
     "geqrf": geqrf,
+    "linalg.cholesky_ex": cholesky_ex,
     "linalg.eig": eig,
     "linalg.eigh": eigh,
     "linalg.eigvals": eigvals,

@@ -1,14 +1,15 @@
 """PyTorch's public functions through girih, with arguments that nobody chose for them.
 
     python tests/differential/torch_functions.py [--only NAME ...] [--dtypes float32 int64 ...]
-        [--samples 4] [--engine interpreter|cpu] [--jobs 2] [--write]
+        [--once] [--samples 4] [--engine interpreter|cpu] [--jobs 2] [--record FILE] [--write FILE]
 
 Every public function of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special` and
 `torch.fft`, and every method of `torch.Tensor`, is called with each of a fixed list of argument
 lists; those that eager PyTorch takes and answers with tensors are its samples (at most `--samples`
 of them, different in kind). Each sample is exported, imported, run and compared with eager. Every
 function runs in a process of its own, so that one that crashes or hangs is a line of the list and
-not its end. `--write` puts the summary into docs/support.md.
+not its end. `--record` adds the outcomes to a file, and `--write` puts the summary of such a file
+into docs/support.md.
 
 `torch_operators.py` asks the same of the samples that PyTorch's authors wrote for their operators.
 """
@@ -20,18 +21,21 @@ import collections
 import concurrent.futures
 import contextlib
 import io
+import itertools
+import json
+import logging
 import multiprocessing
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
-from girih.tests.differential.torch_operators import Outcome, outcome
+from girih.tests.differential.torch_operators import outcome
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
 SPACES = {
@@ -60,7 +64,19 @@ NOT_MATHEMATICS = re.compile(
 )
 """What is no mathematics of tensors, or has no value to compare with (memory as it was found, bases
 that random vectors decide). Random draws are compared by their distributions."""
+
 AS_MANY = 3  # argument lists that differ only in their numbers, of one function
+
+
+class Found(NamedTuple):
+    """What became of one sample: a line of a record."""
+
+    name: str
+    dtype: str
+    engine: str
+    given: str
+    verdict: str
+    words: str
 
 
 def functions() -> dict[str, Callable[..., Any]]:
@@ -229,9 +245,9 @@ def kind(leaf: Any) -> str:
     return type(leaf).__name__
 
 
-def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
+def samples(name: str, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
     """Those argument lists that eager takes and answers with tensors, different in kind first."""
-    found: dict[str, list[Any]] = collections.defaultdict(list)
+    body, found = functions()[name], collections.defaultdict[str, list[Any]](list)
     for args, kwargs in argument_lists(dtype):
         copies = _pytree.tree_map(
             lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, args
@@ -240,7 +256,9 @@ def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
             results = _pytree.tree_leaves(body(*copies, **kwargs))
         except Exception:  # noqa: BLE001 - whatever eager says of arguments it does not take
             continue
-        if not results or not any(isinstance(leaf, torch.Tensor) for leaf in results):
+        if not any(isinstance(leaf, torch.Tensor) for leaf in results):
+            continue
+        if not is_defined(name, args):
             continue
         leaves = _pytree.tree_leaves((args, kwargs))
         found[" ".join((*map(kind, leaves), *kwargs))].append((args, kwargs))
@@ -248,6 +266,19 @@ def samples(body: Any, dtype: torch.dtype, count: int) -> list[tuple[Any, Any]]:
     first = [group[0] for group in kinds]
     more = [entry for group in kinds for entry in group[1:AS_MANY]]
     return [*first, *more][:count]
+
+
+def is_defined(name: str, args: Any) -> bool:
+    """Whether PyTorch's documentation says what the result is: searches are of sorted numbers, and
+    Cholesky's factors have a real diagonal."""
+    name = name.rpartition(".")[2]
+    if name == "cholesky_inverse":
+        return not args[0].is_complex() or not args[0].diagonal(0, -1, -2).imag.any()
+    searched = {"bucketize": 1, "histogram": 1, "searchsorted": 0}.get(name, len(args))
+    numbers = args[searched] if searched < len(args) else None
+    if not isinstance(numbers, torch.Tensor) or not numbers.ndim:
+        return True
+    return bool((numbers.diff(dim=-1) >= 0).all())
 
 
 def words_of(args: Any, kwargs: Any) -> str:
@@ -258,102 +289,140 @@ def words_of(args: Any, kwargs: Any) -> str:
     return ", ".join([*parts, *(f"{key}={value}" for key, value in kwargs.items())])
 
 
-def tried(name: str, dtypes: list[str], count: int, engine: str) -> list[tuple[str, str, Outcome]]:
-    """The outcome of each sample of one function: (dtype, arguments, outcome)."""
+def tried(name: str, dtype: str, arguments: Any) -> list[Found]:
+    """What becomes of each sample of one function with floats of that dtype."""
     body = functions()[name]
+    known = name.removeprefix("torch.").removeprefix("Tensor.")
+    with contextlib.redirect_stderr(io.StringIO()):
+        given = samples(name, getattr(torch, dtype), arguments.samples)
     found = []
-    for spelled in dtypes:
-        with contextlib.redirect_stderr(io.StringIO()):
-            given = samples(body, getattr(torch, spelled), count)
-        for args, kwargs in given:
-            said = outcome(body, args, kwargs, engine, False)
-            found.append((spelled, words_of(args, kwargs), said))
+    for args, kwargs in given:
+        said = outcome(body, args, kwargs, arguments.engine, False, known)
+        found.append(Found(name, dtype, arguments.engine, words_of(args, kwargs), *said[:2]))
     return found
 
 
-def _child(pipe: Any, arguments: tuple[Any, ...]) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    pipe.send(tried(*arguments))
+def _child(pipe: Any, *given: Any) -> None:
+    pipe.send(tried(*given))
 
 
-def in_own_process(name: str, arguments: Any) -> tuple[str, list[tuple[str, str, Outcome]]]:
+def in_own_process(name: str, dtype: str, arguments: Any) -> list[Found]:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    given = (name, arguments.dtypes, arguments.samples, arguments.engine)
-    child = context.Process(target=_child, args=(theirs, given))
+    child = context.Process(target=_child, args=(theirs, name, dtype, arguments))
     child.start()
     theirs.close()
     try:
         found = ours.recv() if ours.poll(arguments.seconds) else None
-        words = "" if found is not None else f"ran on for {arguments.seconds} s"
+        words = f"ran on for {arguments.seconds} s"
     except EOFError:
         found, words = None, "ended its process"
     child.kill()
     child.join()
-    return name, [("", "", Outcome("bug", words))] if found is None else found
+    return [Found(name, dtype, arguments.engine, "", "bug", words)] if found is None else found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="parts of names")
+    parser.add_argument(
+        "--once", action="store_true", help="no methods that torch has as functions"
+    )
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--engine", default="cpu", choices=("interpreter", "cpu"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=300, help="of one function, at most")
-    parser.add_argument("--write", action="store_true", help="the summary into docs/support.md")
+    parser.add_argument("--record", type=Path, help="adds what it finds to this file of JSON lines")
+    parser.add_argument("--write", type=Path, help="writes this record into docs/support.md")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    import logging
-
-    logging.disable(logging.ERROR)
-    names = [
-        name
-        for name in functions()
-        if not arguments.only or any(part in name for part in arguments.only)
-    ]
-    count: collections.Counter[str] = collections.Counter()
-    whole, rest = [], {}
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for name, found in pool.map(lambda name: in_own_process(name, arguments), names):
-            exported = [entry for entry in found if entry[2].verdict != "no export"]
-            count.update(said.verdict for _, _, said in found)
-            for dtype, given, said in exported:
-                if said.verdict != "agrees":
-                    print(
-                        f"{name:36} {dtype:9} {said.verdict:8} ({given}) {said.words}", flush=True
-                    )
-                    rest.setdefault(name, f"{said.verdict}: {said.words}")
-            if exported:
-                whole.append(name)
-    good = len(whole) - len(rest)
-    print(dict(count))
-    print(f"functions that torch.export exports: {len(whole)}, whole: {good}")
     if arguments.write:
-        write(arguments, len(whole), good, count, rest)
+        write(read(arguments.write))
+        return 0
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    torch.set_num_threads(1)
+    only = arguments.only or [""]
+    known = functions()
+    names = [name for name in known if any(part in name for part in only)]
+    if arguments.once:
+        methods = "torch.Tensor."
+        twins = {name for name in names if name.startswith(methods)
+                 and name.replace(methods, "torch.") in known}  # fmt: skip
+        names = [name for name in names if name not in twins]
+    outcome(torch.relu, (torch.ones(2),), {}, arguments.engine, False)  # imports, for every child
+    work = [(name, dtype, arguments) for dtype in arguments.dtypes for name in names]
+    every = list[Found]()
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for found in pool.map(lambda given: in_own_process(*given), work):
+            every += found
+            if arguments.record:
+                with arguments.record.open("a") as file:
+                    file.writelines(json.dumps(entry) + "\n" for entry in found)
+            for entry in found:
+                if entry.verdict not in ("agrees", "no export"):
+                    print(*entry, flush=True)
+    print(*table(every), sep="\n")
     return 0
 
 
+def read(record: Path) -> list[Found]:
+    """A record's samples: of what ran several times those of the last time."""
+    every = (Found(*json.loads(line)) for line in record.read_text().splitlines())
+    runs = itertools.groupby(every, lambda entry: entry[:3])
+    return [entry for found in {key: list(run) for key, run in runs}.values() for entry in found]
+
+
 HEAD = "\n## PyTorch's public functions\n"
+TITLES = (
+    "dtype", "runs on", "functions", "whole", "samples", "agree", "blocked", "wrong", "errors",
+)  # fmt: skip
 
 
-def write(arguments: Any, exported: int, good: int, count: Any, rest: dict[str, str]) -> None:
+def table(found: list[Found]) -> list[str]:
+    """Of each dtype and engine how many functions are exported, and what becomes of the samples."""
+    rows = [TITLES, ("---",) * len(TITLES)]
+    for dtype, engine in dict.fromkeys((entry.dtype, entry.engine) for entry in found):
+        ours = [x for x in found if (x.dtype, x.engine) == (dtype, engine)]
+        ours = [x for x in ours if x.verdict != "no export"]
+        count = collections.Counter(x.verdict for x in ours)
+        names = {x.name for x in ours}
+        whole = names - {x.name for x in ours if x.verdict != "agrees"}
+        refused = count["blocked"] + count["refused"]
+        numbers = (len(names), len(whole), len(ours), count["agrees"], refused, count["differs"])
+        rows.append((dtype, f"the {engine}", *map(str, numbers), str(count["bug"])))
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def write(found: list[Found]) -> None:
     """The summary as the last part of docs/support.md."""
-    ran = sum(n for verdict, n in count.items() if verdict != "no export")
+    reasons = dict[str, dict[str, None]]()
+    for entry in found:
+        if entry.verdict not in ("agrees", "no export"):
+            dtypes = reasons.setdefault(f"`{entry.name}`: {one_line(entry)}", {})
+            dtypes[entry.dtype] = None
     text = f"""{HEAD}
-Written by `python tests/differential/torch_functions.py --write --dtypes \
-{" ".join(arguments.dtypes)}`: functions of `torch`, `torch.nn.functional`, `torch.linalg`,
-`torch.special`, `torch.fft` and methods of tensors, with arguments that eager PyTorch takes.
-{exported} functions are exported by `torch.export`; of {good} every sample compiles for the cpu and
-agrees with eager; {count["agrees"]} of {ran} samples do. The others, with the first reason:
+Written by `python tests/differential/torch_functions.py --write RECORD` from the record of its
+runs: functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special`, `torch.fft` and
+methods of tensors, each with a few argument lists that eager PyTorch takes. Methods that `torch`
+has as functions too are the same operators; runs with `--once` leave them out. *functions* are
+those of which `torch.export` exports a sample, *whole* those of which every exported sample agrees
+with eager (random draws by their distributions; 16-bit floats with eager's float32, rounded, as
+well); *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
+exceptions of girih.
 
-""" + "".join(f"- `{name}`: {one_line(words)}\n" for name, words in sorted(rest.items()))
+""" + "".join(f"{row}\n" for row in table(found))
+    if reasons:
+        text += "\nWhat does not work, with the first reason:\n\n" + "".join(
+            f"- {words} ({', '.join(dtypes)})\n" for words, dtypes in sorted(reasons.items())
+        )
     PAGE.write_text(PAGE.read_text().partition(HEAD)[0] + text)
 
 
-def one_line(words: str) -> str:
-    return " ".join(words.split())[:200]
+def one_line(entry: Found) -> str:
+    said = {"differs": "wrong, ", "bug": "an error, "}.get(entry.verdict, "")
+    words = entry.words.replace(f"{PAGE.parents[1]}/", "")
+    return said + " ".join(words.split())[:200]
 
 
 if __name__ == "__main__":

@@ -182,6 +182,12 @@ def test_parts_by_a_number_that_is_read():
             program(x.numpy(), np.int64(n))
 
 
+def test_parts_at_positions_that_are_data():
+    (x,) = images()[0]
+    positions = ([1, 3], [3, 1], [-2, 9], [0, 0], [-9, 5])
+    compare(lambda x, at: torch.tensor_split(x, at), [(x, torch.tensor(at)) for at in positions])
+
+
 def computed(x: Any) -> Any:
     y, z = rows(x), torch.masked_select(x, x > 0)
     places = torch.nonzero(x > 0)

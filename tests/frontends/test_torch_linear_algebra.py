@@ -267,6 +267,9 @@ def test_pseudoinverse_of_few_singular_values(hermitian):
     given = x @ x.mH if hermitian else x @ random((2, 2, 3), torch.complex64, seed=1)
     found, wanted = results(lambda x: LINALG.pinv(x, rtol=1e-4, hermitian=hermitian), given)
     np.testing.assert_allclose(found, wanted, atol=1e-3)
+    limits = torch.tensor([1e-4, 0.5, 1e-3])[:, None]  # of each matrix three
+    found, wanted = results(lambda x, t: LINALG.pinv(x, rtol=t, hermitian=hermitian), given, limits)
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
     found, wanted = results(lambda x: LINALG.matrix_rank(x, rtol=1e-4), given)
     assert found.tolist() == wanted.tolist() == [2, 2]
 

@@ -123,6 +123,34 @@ def test_draws_of_few_values() -> None:
     assert sorted(few.tolist()) == [0, 2, 3]
 
 
+def test_binomial_draws() -> None:
+    """Few and many successes of rare and of frequent kinds; none of none, all of certain ones."""
+    cases = ((5, 0.3), (5, 0.8), (200, 0.25), (1000, 0.9), (7, 0.0), (7, 1.0), (0, 0.5))
+    trials, chances = (torch.tensor(x).float()[:, None] for x in zip(*cases, strict=True))
+    counts = drawn(lambda n, p: torch.binomial(n.expand(-1, 2000), p.expand(-1, 2000)),
+                   trials, chances)[0]  # fmt: skip
+    for found, (n, p) in zip(counts, cases, strict=True):
+        assert abs(found.mean() - n * p) <= 5 * math.sqrt(n * p * (1 - p) / found.size)
+        for value in {0, int(n * p), n}:
+            part = math.comb(n, value) * p**value * (1 - p) ** (n - value)
+            near((found == value).mean(), part, found.size)
+
+
+def test_draws_of_a_size_that_is_data() -> None:
+    def body(n: Any) -> Any:
+        count = n.item()
+        torch._check(count >= 0)
+        torch._check(count <= 300)
+        return torch.rand(count), torch.randperm(count)
+
+    exported = torch.export.export(Body(body), (torch.tensor(5),), strict=False)
+    session = girih.compile(exported).session()
+    for count in (200, 0, 300):
+        share, order = session(np.int64(count))
+        assert share.shape == (count,) and len(np.unique(share)) == count
+        np.testing.assert_array_equal(np.sort(order), np.arange(count))
+
+
 class Noisy(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         return x + torch.rand(4), F.dropout(x, 0.5, True)

@@ -99,7 +99,7 @@ case(
 )
 case("avg-pool2d-divisor", lambda x: F.avg_pool2d(x, 2, divisor_override=3), normal(1, 2, 4, 4))
 case("avg-pool3d", lambda x: F.avg_pool3d(x, 2), normal(1, 2, 4, 4, 4))
-for size in (1, 2, 3, (2, 5)):
+for size in (1, 2, 3, (2, 5), (2, 0)):
     case(
         f"adaptive-avg-pool2d-{size}",
         lambda x, s=size: F.adaptive_avg_pool2d(x, s),

@@ -244,9 +244,14 @@ case("diagonal-below", lambda x: x.diagonal(-1), normal(4, 3))
 case("unfold", lambda x: x.unfold(1, 3, 2), normal(2, 8))
 case("pixel-shuffle", lambda x: F.pixel_shuffle(x, 2), normal(1, 8, 2, 3))
 case("pixel-unshuffle", lambda x: F.pixel_unshuffle(x, 2), normal(1, 2, 4, 6))
-case("channel-shuffle", lambda x: F.channel_shuffle(x, 2), normal(1, 6, 2, 2))
+case(
+    "channel-shuffle",
+    lambda x: (F.channel_shuffle(x, 2), torch.native_channel_shuffle(x, 3)),
+    normal(1, 6, 2, 2),
+)
 case("meshgrid", lambda x, y: torch.meshgrid(x, y, indexing="xy"), ROW, normal(3))
 case("to-int", lambda x: x.to(torch.int32), normal(9, scale=5.0))
+case("to-byte", lambda x: x.byte(), normal(9, scale=50.0))
 case("to-bool", lambda x: x.bool(), HOSTILE)
 case("to-double", lambda x: x.double(), X)
 case("type-as", lambda x, y: x.type_as(y), N, X)

@@ -175,6 +175,7 @@ def turned(x: Any) -> Any:
 case("turned-in-place", turned, X)
 case("as-strided", lambda x: (x.as_strided((3, 2, 2), (4, 2, 1)), x.as_strided((2, 3), (1, 1), 3),
                               x.t().as_strided((5,), (2,), 1)), X)  # fmt: skip
+case("as-strided-in-place", lambda x: x.clone().as_strided_((2, 3), (1, 2), 1).add(1), X)
 case("as-strided-scatter", lambda x, v: x.as_strided_scatter(v, (2, 2), (5, 1), 2), X, Y[:2, :2])
 case("views-that-are-written", written_views, normal(4, 4))
 case(

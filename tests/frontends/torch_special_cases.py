@@ -58,7 +58,7 @@ BESIDE_SCIPY: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any,
     ),
     "trigamma": (lambda x: torch.polygamma(1, x), lambda x: scipy.zeta(2, x), (SIZES + 0.1,)),
     "polygamma": (
-        lambda x: torch.polygamma(4, x),
+        lambda x: x.clone().polygamma_(4),
         lambda x: scipy.polygamma(4, x),
         (SIZES + 0.5,),
     ),

@@ -194,6 +194,11 @@ case(
     normal(9),
 )
 case(
+    "sample-frequencies",
+    lambda x: [x * torch.fft.fftfreq(n, 0.25)[:3] + torch.fft.rfftfreq(n)[:3] for n in (5, 8)],
+    normal(3),
+)
+case(
     "convolution-gradients",
     lambda g, x, w: aten.convolution_backward(
         g, x, w, [6], [2, 1], [1, 0], [1, 2], False, [0, 0], 2, [True, True, True]

@@ -38,6 +38,7 @@ from . import (
     pooling,
     quantized,
     random,
+    random_counts,
     recurrent,
     reductions,
     resize,
@@ -60,7 +61,7 @@ _ROOMS = (
     padding, stacking, indexing, scatters, matmul, convolution, pooling, normalization, attention,
     creation, sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
     linear_algebra, linear_systems, matrix_functions, fourier, gradients, quantized, collectives,
-    shardings, data_sizes, data_parts, random, grids, window_gradients,
+    shardings, data_sizes, data_parts, random, random_counts, grids, window_gradients,
     floats, integers, special, bessel, incomplete_gamma, polynomials, losses, indefinite,
 )  # fmt: skip
 

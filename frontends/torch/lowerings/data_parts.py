@@ -89,6 +89,22 @@ def split_sizes(c: Context, self: Value, split_sizes: Sequence[Any], dim: int = 
     return tuple(pieces)
 
 
+def split_at_data(c: Context, self: Value, positions: Value, dim: int = 0) -> tuple[Value, ...]:
+    """tensor_split at positions that a tensor has, each a Python slice's end and the next one's
+    start."""
+    if positions.rank != 1:
+        raise Blocked("splits into a number of parts that a tensor has", "give it as an int")
+    axis = axis_of(dim, self.rank)
+    count, zero = c.size(self.dims[axis]), c.scalar(0, I64)
+    ends = [c.builder.reshape(x, ()) for x in views.unbind(c, c.convert(positions, I64))]
+    wrapped = [c("select", c.compare("LT", x, 0), c("add", x, count), x) for x in ends]
+    edges = [zero, *(c("clamp", zero, x, count) for x in wrapped), count]
+    pieces = []
+    for place, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        pieces.append(_part(c, self, axis, start, c("maximum", start, end), 1, place))
+    return tuple(pieces)
+
+
 def narrow(c: Context, self: Value, dim: int, start: Any, length: Any) -> Value:
     axis = axis_of(dim, self.rank)
     if not _is_data(c, start, length, self.dims[axis]):
@@ -145,6 +161,12 @@ def size_of(c: Context, self: Value, dim: int) -> Any:
     """A size: a scalar where data decide it."""
     size = creation.size_of(c, self, dim)
     return c.size(size) if c.data.decides(size) else size
+
+
+def storage_offset(c: Context, self: Value) -> Any:
+    """Where a tensor begins in memory: a size of which a program knows that it is not negative,
+    which exports assert, and nothing else."""
+    return SymbolicDim(f"offset_of_{c.node.args[0].name}".replace("#", "_"))
 
 
 def count_of(c: Context, self: Value) -> Any:
@@ -253,4 +275,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.sym_constrain_range_for_size.default": in_range,
     "aten.sym_numel.default": count_of,
     "aten.sym_size.int": size_of,
+    "aten.sym_storage_offset.default": storage_offset,
+    "aten.tensor_split.tensor_indices_or_sections": split_at_data,
 }

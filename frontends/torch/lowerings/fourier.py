@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ....hlo.graph import Value
+from ....hlo.symbols import Dim
+from ....hlo.types import F64
 from ..context import Blocked, Context, axis_of
 
 _SCALES: tuple[Callable[[int], float], ...] = (
@@ -130,6 +132,23 @@ _WINDOWS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "kaiser": (_kaiser, ("beta",)),
 }
 
+
+def frequencies(whole: bool) -> Callable[..., Value]:
+    """fftfreq, or rfftfreq without the negative half: cycles per unit of `d` between samples."""
+
+    def lower(c: Context, n: Dim, d: float = 1.0, **kwargs: Any) -> Value:
+        at = c.iota(c.dims, 0)
+        if whole:
+            count = c.spread(c.size(n), c.dims)
+            at = c(
+                "select", c.compare("LT", c.multiply(at, 2), count), at, c("subtract", at, count)
+            )
+        span = c.multiply(c.size(n, F64), d)
+        return c("multiply", c.convert(at, c.element), c.fill(c.divide(1, span), c.type))
+
+    return lower
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}_window.{overload}": window(values)
        for name, (values, more) in _WINDOWS.items()
@@ -137,4 +156,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._fft_c2c.default": complex_to_complex,
     "aten._fft_c2r.default": complex_to_real,
     "aten._fft_r2c.default": real_to_complex,
+    "aten.fft_fftfreq.default": frequencies(True),
+    "aten.fft_rfftfreq.default": frequencies(False),
 }  # fmt: skip

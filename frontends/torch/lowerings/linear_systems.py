@@ -161,7 +161,8 @@ def cholesky_inverse(c: Context, self: Value, upper: bool = False) -> Value:
 
 def tolerance(c: Context, a: Value, largest: Value, atol: Any, rtol: Any) -> Value:
     """What singular values of a have to exceed to count: max(atol, rtol largest), with
-    dims (*batch, 1); rtol is by default eps times the longer side where atol is not positive."""
+    dims (*batch, 1), those of atol and rtol as well; rtol is by default eps times the longer side
+    where atol is not positive."""
     real, (rows, columns) = real_element(a.element), map(static, a.dims[-2:])
     usual = float(ml_dtypes.finfo(real.dtype).eps) * max(rows, columns)
     if rtol is None:
@@ -170,7 +171,8 @@ def tolerance(c: Context, a: Value, largest: Value, atol: Any, rtol: Any) -> Val
         else:
             rtol = c.select(c.compare("GT", atol, 0.0), 0.0, c.full(usual, atol.dims, atol.element))
     atol = c.full(0.0, (), real) if atol is None else atol
-    batch = largest.dims[:-1]
+    batch = broadcast_dims(largest.dims[:-1], atol.dims, rtol.dims)
+    largest = c.spread(largest, (*batch, 1))
     absolute, relative = (
         c.builder.reshape(c.spread(c.convert(value, real), batch), largest.dims)
         for value in (atol, rtol)
@@ -193,7 +195,10 @@ def pseudoinverse(
         sizes, right = s, adjoint(c, rows)
     largest = c.reduce("maximum", sizes, [s.rank - 1])
     largest = c.builder.reshape(largest, (*largest.dims, 1))
-    limit = c.spread(tolerance(c, self, largest, atol, rtol), s.dims)
+    limit = tolerance(c, self, largest, atol, rtol)
+    batch = limit.dims[:-1]  # wider than that of the matrices where a tensor has several tolerances
+    s, sizes, limit = (c.spread(v, (*batch, *s.dims[-1:])) for v in (s, sizes, limit))
+    left, right = (c.spread(v, (*batch, *v.dims[-2:])) for v in (left, right))
     one = c.full(1, s.dims, s.element)
     inverse = c.select(c.compare("GT", sizes, limit), c("divide", one, s), 0.0)
     inverse = c.convert(inverse, self.element)

@@ -229,6 +229,9 @@ def adaptive(count: int, largest: bool, with_indices: bool = False) -> Callable[
     def lower(c: Context, self: Value, output_size: Sizes) -> Any:
         lead = self.rank - count
         inputs, outputs = self.dims[lead:], [sized(size) for size in c.dims[lead:]]
+        if 0 in outputs:
+            empty = c.full(0, c.dims, self.element)
+            return (empty, c.convert(empty, I64)) if with_indices else empty
         if with_indices and c.used[1]:
             places = c.spread(_places(c, inputs), self.dims)
             return _adaptive(c, (self, places), lead, outputs, _best)

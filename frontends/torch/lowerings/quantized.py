@@ -63,7 +63,7 @@ def quantize(
 ) -> Value:
     scale, zero = (_column(c, v, input.dims, None) for v in (scale, zero_point))
     low, high = (_column(c, v, input.dims, None) for v in (quant_min, quant_max))
-    return c.narrow(_quantized(c, input, scale, zero, low, high))
+    return c.builder.convert(_quantized(c, input, scale, zero, low, high), c.element)
 
 
 def dequantize(
@@ -93,7 +93,7 @@ def quantize_channels(
 ) -> Value:
     axis = axis_of(axis, input.rank)
     scale, zero = (_column(c, v, input.dims, axis) for v in (scales, zero_points))
-    return c.narrow(_quantized(c, input, scale, zero, quant_min, quant_max))
+    return c.builder.convert(_quantized(c, input, scale, zero, quant_min, quant_max), c.element)
 
 
 def dequantize_channels(
@@ -124,7 +124,7 @@ def quantize_tokens(
     dtype: ElementType,
 ) -> Value:
     scale, zero = (c.spread(v, input.dims) for v in (scales, zero_points))
-    return c.narrow(_quantized(c, input, scale, zero, quant_min, quant_max))
+    return c.builder.convert(_quantized(c, input, scale, zero, quant_min, quant_max), c.element)
 
 
 def dequantize_tokens(
@@ -160,7 +160,7 @@ def quantize_groups(
     group_size: int,
 ) -> Value:
     scale, zero = (_groups(c, v, input.dims, group_size) for v in (scales, zero_points))
-    return c.narrow(_quantized(c, input, scale, zero, quant_min, quant_max))
+    return c.builder.convert(_quantized(c, input, scale, zero, quant_min, quant_max), c.element)
 
 
 def dequantize_groups(

@@ -23,11 +23,15 @@ _DIGITS = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8}
 
 
 def bits(c: Context, dims: Sequence[Dim]) -> Value:
-    """Random ui64, other ones at each draw."""
+    """Random ui64, other ones at each draw; as many as there may be where data decide a size."""
     origin = f"{c.node.origin[0]}: " if c.node.origin else ""
     name = c.node.target.split(".")[1] if c.node.target.startswith("aten.") else c.node.target
     c.notes.append(f"{origin}'{name}' draws random numbers, at each call other ones")
-    return drawn(c.builder, c.stream.next(c.builder), TensorType(dims, UI64))
+    most = [c.most(dim) for dim in dims]
+    words = drawn(c.builder, c.stream.next(c.builder), TensorType(most, UI64))
+    for axis, dim in enumerate(dims):
+        words = c.slice(words, axis, 0, dim)
+    return words
 
 
 def _leading(c: Context, words: Value, digits: int, real: ElementType) -> Value:
@@ -42,7 +46,7 @@ def uniform_of(c: Context, dims: Sequence[Dim], element: ElementType) -> Value:
     return c.multiply(_leading(c, bits(c, dims), digits, real), 2.0**-digits)
 
 
-def _above_zero(c: Context, dims: Sequence[Dim], real: ElementType) -> Value:
+def above_zero(c: Context, dims: Sequence[Dim], real: ElementType) -> Value:
     """Numbers in (0, 1], for logarithms."""
     return c.subtract(1, uniform_of(c, dims, real))
 
@@ -56,14 +60,14 @@ def normal_of(c: Context, dims: Sequence[Dim], element: ElementType) -> Value:
     return c.multiply(c("chlo.erf_inv", inside), math.sqrt(2))
 
 
-def _real(element: ElementType) -> ElementType:
+def real_of(element: ElementType) -> ElementType:
     """What samples of a type are computed in."""
     return F64 if element is F64 else F32
 
 
 def _like(c: Context, value: Operand) -> Value:
     """A parameter of a distribution, spread over the result."""
-    return c.fill(value, TensorType(c.dims, _real(c.element)))
+    return c.fill(value, TensorType(c.dims, real_of(c.element)))
 
 
 # Uniform, normal and whole numbers.
@@ -182,7 +186,7 @@ def normal_between(
 
 
 def _normal(c: Context, mean: Operand, std: Operand, element: ElementType) -> Value:
-    kind = TensorType(c.dims, _real(element))
+    kind = TensorType(c.dims, real_of(element))
     scaled = c("multiply", normal_of(c, c.dims, element), c.fill(std, kind))
     return c("add", scaled, c.fill(mean, kind))
 
@@ -209,10 +213,10 @@ def holds(c: Context, probability: Operand, dims: Sequence[Dim] | None = None) -
 
 
 def exponential(c: Context, self: Value, lambd: Number = 1.0, **kwargs: Any) -> Value:
-    return c.convert(c.divide(_exponential(c, c.dims, c.element), lambd), c.element)
+    return c.convert(c.divide(exponential_of(c, c.dims, c.element), lambd), c.element)
 
 
-def _exponential(c: Context, dims: Sequence[Dim], element: ElementType) -> Value:
+def exponential_of(c: Context, dims: Sequence[Dim], element: ElementType) -> Value:
     """-log of numbers in (0, 1), so that none is 0, which others divide by."""
     digits, real = (52, F64) if element is F64 else (23, F32)
     places = _leading(c, bits(c, dims), digits, real)
@@ -222,22 +226,22 @@ def _exponential(c: Context, dims: Sequence[Dim], element: ElementType) -> Value
 def cauchy(
     c: Context, self: Value, median: Number = 0.0, sigma: Number = 1.0, **kwargs: Any
 ) -> Value:
-    angle = c.multiply(c.subtract(uniform_of(c, c.dims, _real(c.element)), 0.5), math.pi)
+    angle = c.multiply(c.subtract(uniform_of(c, c.dims, real_of(c.element)), 0.5), math.pi)
     return c.convert(c.add(c.multiply(c("tan", angle), sigma), median), c.element)
 
 
 def log_normal(
     c: Context, self: Value, mean: Number = 1.0, std: Number = 2.0, **kwargs: Any
 ) -> Value:
-    return c.convert(c("exponential", _normal(c, mean, std, _real(c.element))), c.element)
+    return c.convert(c("exponential", _normal(c, mean, std, real_of(c.element))), c.element)
 
 
 def geometric(c: Context, self: Value, p: Number, **kwargs: Any) -> Value:
     """How many trials the first success of probability p takes: 1, 2, ..."""
-    real = F64 if c.element.is_integer else _real(c.element)
+    real = F64 if c.element.is_integer else real_of(c.element)
     if p == 1:
         return c.full(1, c.dims, c.element)
-    trials = c.divide(c("log", _above_zero(c, c.dims, real)), math.log1p(-float(p)))  # type: ignore[arg-type]
+    trials = c.divide(c("log", above_zero(c, c.dims, real)), math.log1p(-float(p)))  # type: ignore[arg-type]
     return c.convert(c.binary("maximum", c("ceil", trials), 1), c.element)
 
 
@@ -245,10 +249,10 @@ def multinomial(
     c: Context, self: Value, num_samples: int, replacement: bool = False, **kwargs: Any
 ) -> Value:
     """Positions along the last dimension, with probabilities in proportion to its elements."""
-    weights = c.convert(self, _real(self.element))
+    weights = c.convert(self, real_of(self.element))
     axis = self.rank - 1
     if not replacement:  # those whose exponentially distributed times are over first
-        times = c("divide", _exponential(c, self.dims, weights.element), weights)
+        times = c("divide", exponential_of(c, self.dims, weights.element), weights)
         return c.slice(sorted_along(c, times, axis, False)[1], axis, 0, num_samples)
     sums = running_of(c, "add", weights, axis)
     total = c.slice(sums, axis, static(self.dims[axis]) - 1, static(self.dims[axis]))
@@ -269,70 +273,6 @@ def multinomial(
 def _where_positive(c: Context, weights: Value) -> Value:
     """The position of each element of the last dimension, 0 where it is not positive."""
     return c.select(c.compare("GT", weights, 0.0), c.iota(weights.dims, weights.rank - 1), 0)
-
-
-def poisson(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
-    """Counts of a rate: by intervals below 10, by transformed rejection (Hörmann 1993) above."""
-    rate = c.convert(self, _real(self.element))
-    small = c.compare("LT", rate, 10.0)
-    few = _by_intervals(c, c.select(small, rate, 0.0))
-    many = _by_rejection(c, c.select(small, 10.0, rate))
-    return c.convert(c("select", small, few, many), c.element)
-
-
-def _by_intervals(c: Context, rate: Value) -> Value:
-    """How many exponentially distributed intervals end before `rate`."""
-    dims, real = rate.dims, rate.element
-
-    def go_on(time: Value, count: Value) -> Value:
-        return c.reduce("or", _le(c, time, rate), _all(time))
-
-    def step(time: Value, count: Value) -> list[Value]:
-        time = c("add", time, _exponential(c, dims, real))
-        return [time, c("add", count, c.convert(_le(c, time, rate), real))]
-
-    start = [c.full(0, dims, real), c.full(0, dims, real)]
-    return c.iterate(start, go_on, step)[1]
-
-
-def _le(c: Context, left: Value, right: Value) -> Value:
-    return c.builder.compare("LE", left, right)
-
-
-def _all(value: Value) -> list[int]:
-    return list(range(value.rank))
-
-
-def _by_rejection(c: Context, rate: Value) -> Value:
-    """The transformed rejection PTRS, for rates of 10 and more."""
-    dims, real = rate.dims, rate.element
-    log_rate = c("log", rate)
-    spread = c.add(c.multiply(c("sqrt", rate), 2.53), 0.931)
-    slope = c.add(c.multiply(spread, 0.02483), -0.059)
-    inverse = c.add(c.divide(1.1328, c.subtract(spread, 3.4)), 1.1239)
-    squeeze = c.subtract(0.9277, c.divide(3.6224, c.subtract(spread, 2)))
-
-    def go_on(done: Value, count: Value) -> Value:
-        return c.reduce("or", c("not", done), _all(done))
-
-    def step(done: Value, count: Value) -> list[Value]:
-        u = c.subtract(uniform_of(c, dims, real), 0.5)
-        v = _above_zero(c, dims, real)
-        away = c.subtract(0.5, c("abs", u))
-        first = c("divide", c.multiply(slope, 2), away)
-        k = c("floor", c.add(c("add", c("multiply", c("add", first, spread), u), rate), 0.43))
-        quick = c("and", c.compare("GE", away, 0.07), _le(c, v, squeeze))
-        wrong = c("or", c.compare("LT", k, 0.0), c("and", c.compare("LT", away, 0.013),
-                  c.builder.compare("GT", v, away)))  # fmt: skip
-        below = c("add", c("divide", slope, c("multiply", away, away)), spread)
-        left = c("log", c("divide", c("multiply", v, inverse), below))
-        right = c("subtract", c("subtract", c("multiply", k, log_rate), rate),
-                  c("chlo.lgamma", c.add(k, 1)))  # fmt: skip
-        fits = c("or", quick, c("and", c("not", wrong), _le(c, left, right)))
-        taken = c("and", fits, c("not", done))
-        return [c("or", done, fits), c("select", taken, k, count)]
-
-    return c.iterate([c.full(False, dims, I1), c.full(0, dims, real)], go_on, step)[1]
 
 
 # Dropout.
@@ -455,7 +395,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.normal.float_Tensor": normal_between,
     "aten.normal.float_float": normal_between,
     "aten.normal_functional.default": normal,
-    "aten.poisson.default": poisson,
     "aten.rand.default": rand,
     "aten.rand_like.default": rand,
     "aten.randint.default": randint,

@@ -124,8 +124,11 @@ def _zeta(x: Term, q: Term) -> Term:
     return where(x.equals(math.inf) & (q <= 1.0), limit, result)
 
 
-def polygamma(c: Context, n: int, self: Value) -> Value:
-    """The derivative number n of digamma."""
+def polygamma(c: Context, n: int | Value, self: Value | int) -> Value:
+    """The derivative number n of digamma; polygamma_ has n behind what it changes."""
+    if isinstance(n, Value):
+        n, self = self, n
+    assert isinstance(n, int) and isinstance(self, Value)
 
     def body(x: Term) -> Term:
         if n == 0:

@@ -365,6 +365,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.broadcast_to.default": expand,
     "aten.cat.default": cat,
     "aten.channel_shuffle.default": channel_shuffle,
+    "aten.native_channel_shuffle.default": channel_shuffle,
     "aten.chunk.default": chunk,
     "aten.complex.default": make_complex,
     "aten.concat.default": cat,
