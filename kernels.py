@@ -390,7 +390,7 @@ def predicted(op: Op) -> float:
     Windows come from main memory once, then from the level that holds all arrays; what tiles
     compute moves through the level that holds the tiles of one run.
     """
-    from .optimizer.tiles.cost import Features, Traffic, level_of, seconds
+    from .optimizer.cost.model import Features, Traffic, level_of, seconds
 
     machine = _machine()
     facts = sizes.work(op)

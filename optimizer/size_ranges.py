@@ -20,9 +20,9 @@ from ..hlo.assumptions import Assumptions
 from ..hlo.deciding import Decisions, decided_by
 from ..hlo.sizes import SizeConstraint, Symbol
 from ..hlo.symbols import SymbolicDim
+from .cost.estimate import retimed
 from .machine import Machine
 from .passes.connect import Judged
-from .tiles.estimate import retimed
 
 LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made

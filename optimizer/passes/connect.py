@@ -19,6 +19,9 @@ from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
+from ..cost.blocks import BlockCounter, LargestGrain
+from ..cost.estimate import Plan, plans
+from ..cost.model import USABLE, level_of, rates
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..orders.graph import Role
@@ -26,10 +29,7 @@ from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
 from ..regions import map_bodies
 from ..rolled import WEIGHT_BYTES
-from ..tiles.blocks import BlockCounter, LargestGrain
 from ..tiles.build import Group, build_kernel
-from ..tiles.cost import USABLE, level_of, rates
-from ..tiles.estimate import Plan, plans
 from ..tiles.masks import without_masks
 from ..tiles.nodes import Node, Nodes
 from ..tiles.spare import spared

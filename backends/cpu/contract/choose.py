@@ -7,9 +7,9 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from ....optimizer.cost.construct import ranked, score
+from ....optimizer.cost.model import Features, Traffic, efficiency, level_of, scattered
 from ....optimizer.machine import Machine, Unit
-from ....optimizer.tiles.construct import ranked, score
-from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of, scattered
 from . import blocking
 from .blocking import Blocking, ProductShape
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....hlo.graph import Region
+from ....optimizer.cost.model import Features, Traffic, efficiency, level_of
 from ....optimizer.machine import Machine
-from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of
 from ...plain.frame import BLOCK, cost, lanes_for
 from ..codegen import Target
 

@@ -19,11 +19,11 @@ from ...hlo.deciding import at_hint, current, estimating
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
-from .access import Box, Propagation, Span, access_of, inner_spans, propagate
-from .build import Group
-from .cost import Features, Traffic, level_of, rates, seconds
-from .expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
-from .streaming import Stage, Stream
+from ..tiles.access import Box, Propagation, Span, access_of, inner_spans, propagate
+from ..tiles.build import Group
+from ..tiles.expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
+from ..tiles.streaming import Stage, Stream
+from .model import Features, Traffic, level_of, rates, seconds
 
 MOST_SIZES = 4096
 ALIGNED = (1, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)

@@ -14,10 +14,10 @@ import numpy as np
 
 from ...hlo.graph import Op, Value, constant_of
 from ..machine import Blocks, Level, Unit
-from .access import Box, compose
-from .cost import UNEVEN, Numbers, Traffic, efficiency
+from ..tiles.access import Box, compose
+from ..tiles.expressions import Expression
 from .estimate import Counter, volume
-from .expressions import Expression
+from .model import UNEVEN, Numbers, Traffic, efficiency
 
 _STAGES = 2  # of windows that move, at least
 _REGISTERS = 0.5  # of all, that sums and results take
