@@ -20,6 +20,7 @@ from ..hlo.assumptions import Assumptions
 from ..hlo.deciding import Decisions, decided_by
 from ..hlo.sizes import SizeConstraint, Symbol
 from ..hlo.symbols import SymbolicDim
+from .cost.blocks import counter_of
 from .cost.estimate import retimed
 from .machine import Machine
 from .passes.connect import Judged
@@ -137,7 +138,8 @@ class _Predictor:
         if key not in self.known:
             about = decided_by(Decisions(self.assumptions, self.sample[0]))
             with about, np.errstate(divide="ignore", invalid="ignore"):
-                found = retimed(one.group, self.machine, one.plan, not one.tiled, self.sample)
+                kind, clipped = counter_of(self.machine), not one.tiled
+                found = retimed(one.group, self.machine, one.plan, clipped, self.sample, kind)
             # A kernel of nothing takes no time.
             self.known[key] = np.where(np.isfinite(found), found, 0.0)
         return self.known[key]

@@ -19,7 +19,7 @@ from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
-from ..cost.blocks import BlockCounter, LargestGrain
+from ..cost.blocks import LargestGrain, counter_of
 from ..cost.estimate import Plan, plans
 from ..cost.model import USABLE, level_of, rates
 from ..fusable import CONTRACTIONS
@@ -134,7 +134,7 @@ class Connect:
         tiles would be."""
         if not self._alike(group):
             return None
-        kind = None if self.machine.blocks is None else BlockCounter
+        kind = counter_of(self.machine)
         return next(iter(plans(group, self.machine, [None], 1, kind, written=False)), None)
 
     def plans(self, group: Group) -> list[Plan]:
@@ -152,9 +152,7 @@ class Connect:
         if not self._alike(group):
             return []
         ways = self.ways(group)
-        if self.machine.blocks is None:
-            return plans(group, self.machine, ways)
-        found = plans(group, self.machine, ways, counter=BlockCounter)
+        found = plans(group, self.machine, ways, counter=counter_of(self.machine))
         return [*self.suited(group, ways, found), *found]
 
     def _alike(self, group: Group) -> bool:
