@@ -19,8 +19,8 @@ from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
-from ..cost.blocks import LargestGrain, counter_of
-from ..cost.estimate import Plan, plans
+from ..cost.blocks import BlockCounter, LargestGrain, counter_of
+from ..cost.estimate import Counter, Plan, plans
 from ..cost.model import USABLE, level_of, rates
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
@@ -29,7 +29,9 @@ from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
 from ..regions import map_bodies
 from ..rolled import WEIGHT_BYTES
-from ..tiles.build import Group, build_kernel
+from ..tiles import contraction
+from ..tiles.build import Group
+from ..tiles.contraction import built, lone_contraction
 from ..tiles.masks import without_masks
 from ..tiles.nodes import Node, Nodes
 from ..tiles.spare import spared
@@ -151,9 +153,19 @@ class Connect:
     def _plans(self, group: Group) -> list[Plan]:
         if not self._alike(group):
             return []
-        ways = self.ways(group)
-        found = plans(group, self.machine, ways, counter=counter_of(self.machine))
-        return [*self.suited(group, ways, found), *found]
+        found = self.tilings(group, counter_of(self.machine))
+        return [*self.suited(group, found), *found]
+
+    def tilings(self, group: Group, counter: type[Counter]) -> list[Plan]:
+        """The best tilings as a counter has it. A contraction alone has those of its kernel where
+        blocks of threads run it."""
+        main = lone_contraction(group) if self.walk else None
+        if main is None or not issubclass(counter, BlockCounter):
+            return plans(group, self.machine, self.ways(group), counter=counter)
+        try:
+            return contraction.tilings(group, main, self.machine, counter)
+        except Unwritable:
+            return []
 
     def _alike(self, group: Group) -> bool:
         """Whether a tile is as large in all roots, and holds all operations."""
@@ -162,19 +174,16 @@ class Connect:
             return False
         return all(map(writable, group.ops))
 
-    def suited(
-        self, group: Group, ways: Sequence[Stream | None], others: Sequence[Plan]
-    ) -> list[Plan]:
+    def suited(self, group: Group, others: Sequence[Plan]) -> list[Plan]:
         """The fastest tiling for the units of the largest grain, if it is faster than others."""
         if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
             return []
         best = others[0].time if others else math.inf
-        for plan in plans(group, self.machine, ways, TRIES, LargestGrain):
+        for plan in self.tilings(group, LargestGrain)[:TRIES]:
             if plan.time >= best:
                 break
             try:
-                way = ways[plan.way]
-                op = build_kernel(group, group.inputs, plan.sizes, "group", way, plan.step)
+                op = built(group, group.inputs, plan, "group")
             except Unwritable:
                 continue
             if self.suits(self.tidied(op)):
@@ -213,11 +222,9 @@ class Connect:
         self, group: Group, operands: Sequence[Value], name: str
     ) -> Iterator[tuple[Plan, Op]]:
         """The best tilings that can be written, fastest first."""
-        found = self.plans(group)
-        ways = self.ways(group) if any(plan.way for plan in found) else [None]
-        for plan in found:
+        for plan in self.plans(group):
             try:
-                op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
+                op = built(group, operands, plan, name)
             except Unwritable:
                 continue
             op = self.tidied(op)

@@ -67,6 +67,12 @@ def contraction_group(region: Region) -> tuple[Group, Op]:
     return group, main
 
 
+def lone_contraction(group: Group) -> Op | None:
+    """The contraction of a group that has one, and no reduction; None in others."""
+    found = [op for op in group.ops if op.definition.pattern in ("contract", "reduce")]
+    return found[0] if len(found) == 1 and found[0].name in CONTRACTIONS else None
+
+
 def tilings(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
     """Tilings of a group around one contraction, best first; of a convolution that is a product
     over its taps, those of that product. Unwritable where there are none."""
@@ -82,12 +88,23 @@ def _over_taps(main: Op) -> bool:
 
 
 def _direct(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
-    stream, step = _walk(group, main, kind)
+    ways = [None, *streams(group.ops, group.roots)]
+    way, step = _walk(ways, main, kind)
+    stream = ways[way]
     sizes = list(dict.fromkeys((_wide if kind.largest else _cut_sizes)(group, main)))
     if not sizes:
         raise Unwritable("no tile suits its result")
     times = priced(group, machine, kind, sizes, stream, step)
-    return _sorted(times, sizes, stream, step)
+    found = _sorted(times, sizes, stream, step)
+    return [plan._replace(way=way) for plan in found]
+
+
+def built(group: Group, operands: Sequence[Value], plan: Plan, name: str) -> Op:
+    """The kernel_call of a tiling of this group or an equal one."""
+    if plan.way == 0 and plan.step:
+        return build_implicit(group, operands, plan.sizes, name, plan.step)
+    stream = streams(group.ops, group.roots)[plan.way - 1] if plan.way else None
+    return build_kernel(group, operands, plan.sizes, name, stream, plan.step)
 
 
 def predicted(region: Region, machine: Machine, kind: type[BlockCounter]) -> float:
@@ -104,6 +121,7 @@ def calls(
     """The kernel_calls of a region around one contraction, best first; Unwritable, with the reason,
     where there is none."""
     group, main = contraction_group(region)
+    name = "convolution" if main.name == "convolution" else "contraction"
     reason, found = "no tile of its result stands alone", False
     ways = [tilings, _direct] if _over_taps(main) and not kind.largest else [tilings]
     for way in ways:
@@ -114,11 +132,7 @@ def calls(
             continue
         for plan in plans:
             try:
-                if way is tilings and _over_taps(main):
-                    op = build_implicit(group, operands, plan.sizes, "convolution", plan.step)
-                else:
-                    stream, step = plan.stream, plan.step
-                    op = build_kernel(group, operands, plan.sizes, "contraction", stream, step)
+                op = built(group, operands, plan, name)
             except Unwritable as unwritable:
                 reason = str(unwritable)
                 continue
@@ -140,42 +154,43 @@ def _sorted(
 # Products.
 
 
-def _walk(group: Group, main: Op, kind: type[BlockCounter]) -> tuple[Stream | None, int]:
-    """How the sum is walked, and how much of it in one turn; other summed dims are whole then."""
+def _walk(ways: Sequence[Stream | None], main: Op, kind: type[BlockCounter]) -> tuple[int, int]:
+    """The way along which the sum is walked, and how much of it in one turn; other summed dims are
+    whole then."""
     step = max(8, TURN // main.operands[0].element.itemsize)
-    ways = [way for way in streams(group.ops, group.roots) if main in way.inner]
+    along = [(n, way) for n, way in enumerate(ways) if way is not None and main in way.inner]
     if main.name == "dot_general":
         left = main.operands[0].dims
         sizes = [left[d] for d in main.lhs_contracting_dimensions if left[d] != 1]
-        if not sizes and not main.lhs_contracting_dimensions:
+        if not main.lhs_contracting_dimensions:
             raise Unwritable("a product that sums nothing")
         if kind.largest:
-            return _whole_rows(ways, math.prod(sizes), step)
-        for stream in ways:
+            return _whole_rows(along, math.prod(sizes), step)
+        for number, stream in along:
             # A matrix has one summed dim: of two, the turn has one index of the other.
             other = at_hint(math.prod(sizes)) // at_hint(stream.extent)
             if len(sizes) == 2 and step // 2 <= other <= 4 * step:
-                return stream, 1
-    for stream in ways:
+                return number, 1
+    for number, stream in along:
         if not surely_at_most(stream.extent, step):
-            return stream, step
-    return None, 0
+            return number, step
+    return 0, 0
 
 
-def _whole_rows(ways: Sequence[Stream], total: Dim, step: int) -> tuple[Stream | None, int]:
+def _whole_rows(along: Sequence[tuple[int, Stream]], total: Dim, step: int) -> tuple[int, int]:
     """Of several summed dims, one whose others are whole in a row of the window."""
-    if not ways or surely_at_most(total, step):
-        return None, 0
-    others = [(way, total // way.extent) for way in ways]
-    others = [(way, count) for way, count in others if isinstance(count, int)]
+    if not along or surely_at_most(total, step):
+        return 0, 0
+    others = [(number, total // way.extent) for number, way in along]
+    others = [(number, count) for number, count in others if isinstance(count, int)]
     if not others:
         raise Unwritable("calls decide several of its summed dims")
 
     def fills(count: int) -> bool:
         return step % count == 0 or count % step == 0 and count <= _MOST_DEPTH * step
 
-    way, count = min(others, key=lambda one: not fills(one[1]))
-    return way, max(1, step // count)
+    number, count = min(others, key=lambda one: not fills(one[1]))
+    return number, max(1, step // count)
 
 
 def _wide(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
