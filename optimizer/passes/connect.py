@@ -175,10 +175,12 @@ class Connect:
         return all(map(writable, group.ops))
 
     def suited(self, group: Group, others: Sequence[Plan]) -> list[Plan]:
-        """The fastest tiling for the units of the largest grain, if it is faster than others."""
+        """The fastest tiling for the units of the largest grain, if it is faster than others; a
+        contraction alone is done by these wherever they can."""
         if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
             return []
-        best = others[0].time if others else math.inf
+        alone = lone_contraction(group) is not None
+        best = others[0].time if others and not alone else math.inf
         for plan in self.tilings(group, LargestGrain)[:TRIES]:
             if plan.time >= best:
                 break
