@@ -390,7 +390,8 @@ def predicted(op: Op) -> float:
     Windows come from main memory once, then from the level that holds all arrays; what tiles
     compute moves through the level that holds the tiles of one run.
     """
-    from .optimizer.tiles.cost import Features, Traffic, level_of, seconds
+    from .optimizer.cost.model import Features, Traffic, level_of, seconds
+    from .optimizer.cost.overheads import TILE_SECONDS, WINDOW_SECONDS
 
     machine = _machine()
     facts = sizes.work(op)
@@ -407,13 +408,10 @@ def predicted(op: Op) -> float:
             Traffic(moved - first, level_of(machine, facts.memory, executors)),
             Traffic(2 * facts.tile_bytes, level_of(machine, facts.footprint, executors)),
         ),
-        issue=facts.steps * _STEP + facts.tiles * _TILE,
+        issue=facts.steps * WINDOW_SECONDS + facts.tiles * TILE_SECONDS,
         tasks=max(1, facts.tiles),
     )
     return float(seconds(features, machine, executors))
-
-
-_STEP, _TILE = 20e-9, 100e-9  # seconds: to begin on one window, on one tile of the grid
 
 
 def _element_of_dots(op: Op, machine: Machine) -> str:

@@ -29,11 +29,11 @@ from turns import in_turns, keep_heap
 
 import girih
 from girih.backends.cpu.machines import typical
+from girih.optimizer.cost.estimate import level_bytes
 from girih.optimizer.passes.connect import Connect
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.sink_reshapes import SinkReshapes
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
-from girih.optimizer.tiles.estimate import level_bytes
 
 TURNS, CALLS = 6, 3
 F = torch.nn.functional

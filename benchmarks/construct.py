@@ -35,8 +35,8 @@ from girih.backends.cpu.loops import blocking, loop, reduce, rows
 from girih.hlo.build import build_module, make_op
 from girih.hlo.graph import Region, arguments
 from girih.hlo.types import F32, TensorType
+from girih.optimizer.cost.construct import Problem, ranked
 from girih.optimizer.machine import Machine
-from girih.optimizer.tiles.construct import Problem, ranked
 from girih.runtime.devices.cpu import map_image
 
 TARGET = codegen.host_target("avx512" if codegen.host_target().vector_bits == 512 else None)

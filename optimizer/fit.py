@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..hlo.graph import Module, Op, Region, Value
 from ..hlo.tiling import trips
+from .cost.assumed import SECONDS_PER_BYTE, SECONDS_PER_FLOP
 from .measure import Measure, size_of
 from .partial import partial
 from .regions import CONTROL_BODIES, alias_roots, aliases, rename
@@ -27,8 +28,6 @@ DEPTH = 12  # kernels in a row that are computed again for one value
 SMALL = 16  # so many times smaller than the value: rather kept than computed again
 STEP = 0.1  # of the arena: what the search tries to spare at a time
 TRIED = 50  # moves that are judged by a schedule before the search gives up
-SECONDS_PER_FLOP = {"contract": 1e-11, "other": 1e-10}
-SECONDS_PER_BYTE = 5e-11
 _COUNTED = ("elementwise", "index", "reduce", "contract")
 
 Judge = Callable[[Module], Measure]

@@ -7,6 +7,8 @@ does arithmetic; a level is any memory with a capacity and a bandwidth.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
@@ -171,6 +173,9 @@ class Machine:
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined]
 
+    def __repr__(self) -> str:
+        return f"Machine({self.name} {digest(self)})"
+
     def unit(self, element: str) -> Unit:
         """The fastest unit for an element type; UserError if none has it."""
         found = [unit for unit in self.units if element in unit.elements]
@@ -189,6 +194,12 @@ class Machine:
                 return level
         known = ", ".join(level.name for level in self.levels)
         raise UserError(f"machine '{self.name}' has no level '{name}'; it has {known}")
+
+
+@functools.lru_cache(maxsize=64)
+def digest(machine: Machine) -> str:
+    """Of all that is known of a machine."""
+    return hashlib.blake2b(to_json(machine).encode(), digest_size=8).hexdigest()
 
 
 def to_json(machine: Machine) -> str:

@@ -24,6 +24,7 @@ from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from .certify import LentPlace, check_plan
+from .cost.workers import step_pays
 from .lending import Lent, lives
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
@@ -48,10 +49,7 @@ WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
-# Steps shorter than this run on one worker: a barrier costs about as much.
-SERIAL_MICROSECONDS = 1.5
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
-FLOPS_PER_MICROSECOND, BYTES_PER_MICROSECOND = 40e3, 20e3
 
 
 class KernelFacts(NamedTuple):
@@ -355,15 +353,15 @@ class Planner:
         else:
             raise CompilerBug(f"{step} runs no kernel")
         facts = entry.facts
-        moved = facts.bytes
-        time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
+        moved = judged = facts.bytes
         update = UPDATED_BY.get(step.op.name) if isinstance(step, RunStep) else None
         if update is not None and len(writes) == 1 and reads[0] in (writes[0], writes[0].replaces):
             # The rest of what is updated stays where it is; of a donated argument, if it is given.
             moved += at_hint(reads[update].bytes - reads[0].bytes - writes[0].bytes)
             if reads[0] is writes[0]:
-                time = facts.flops / FLOPS_PER_MICROSECOND + moved / BYTES_PER_MICROSECOND
-        parallel = facts.parallel and at_hint(facts.tiles) > 1 and time > SERIAL_MICROSECONDS
+                judged = moved
+        several = facts.parallel and at_hint(facts.tiles) > 1
+        parallel = several and step_pays(facts.flops, judged)
         if isinstance(facts.tiles, SymbolicDim):  # the runtime judges it at each size
             parallel = facts.parallel
         run.kernel = entry.index

@@ -20,14 +20,15 @@ from ..hlo.assumptions import Assumptions
 from ..hlo.deciding import Decisions, decided_by
 from ..hlo.sizes import SizeConstraint, Symbol
 from ..hlo.symbols import SymbolicDim
+from .cost.assumed import SECONDS_PER_CALL
+from .cost.blocks import counter_of
+from .cost.estimate import retimed
 from .machine import Machine
 from .passes.connect import Judged
-from .tiles.estimate import retimed
 
 LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made
-CALL_SECONDS = 2e-5  # that a call takes beside its kernels: what is saved of less does not count
-_SHORT = 3  # calls of all sizes are shorter than so much of that: nothing is tried
+_SHORT = 3  # calls of all sizes are shorter than so many calls without kernels: nothing is tried
 _POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
 Hints = Mapping[str, int]
 Array = np.ndarray[Any, Any]
@@ -88,7 +89,7 @@ def choose(
     sample = list(_sample(assumptions))
     predict = _Predictor(assumptions, machine, sample)
     first = predict(judged)
-    if first.max() < _SHORT * CALL_SECONDS:
+    if first.max() < _SHORT * SECONDS_PER_CALL:
         return Choice(hints)
     plans = [first, *(predict(lower(one)) for one in tried[1:])]
     # The one for all sizes is made for large calls: what is best in small ones may need much more
@@ -129,7 +130,7 @@ class _Predictor:
         self.known: dict[tuple[Any, ...], Array] = {}
 
     def __call__(self, judged: Sequence[Judged]) -> Array:
-        alone = np.full(len(self.sample), CALL_SECONDS)
+        alone = np.full(len(self.sample), SECONDS_PER_CALL)
         return sum((one.count * self.kernel(one) for one in judged), alone)
 
     def kernel(self, one: Judged) -> Array:
@@ -137,7 +138,8 @@ class _Predictor:
         if key not in self.known:
             about = decided_by(Decisions(self.assumptions, self.sample[0]))
             with about, np.errstate(divide="ignore", invalid="ignore"):
-                found = retimed(one.group, self.machine, one.plan, not one.tiled, self.sample)
+                kind, clipped = counter_of(self.machine), not one.tiled
+                found = retimed(one.group, self.machine, one.plan, clipped, self.sample, kind)
             # A kernel of nothing takes no time.
             self.known[key] = np.where(np.isfinite(found), found, 0.0)
         return self.known[key]

@@ -18,8 +18,8 @@ from ..hlo.errors import UserError
 
 if TYPE_CHECKING:
     from ..hlo.graph import Op
+    from .cost.estimate import Plan
     from .schedule import Schedule
-    from .tiles.estimate import Plan
 
 SCHEMA, VERSION = "girih.tuning", 1
 BUDGET = 30.0  # seconds of measuring in one compilation, after which no kernel is begun

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ..optimizer.cost.workers import step_time
 from ..specs.generated import plan_pb2
 from .profile import origin_text
 
 _LISTED = 6  # buffers that an error names
-_FLOPS_PER_SECOND, _BYTES_PER_SECOND = 4e10, 2e10  # what the planner assumes of kernels
 
 
 class Row(NamedTuple):
@@ -209,7 +209,7 @@ class Timeline:
         run = self.run(step)
         if run is None:
             return 0.0
-        return run.flops / _FLOPS_PER_SECOND + run.bytes / _BYTES_PER_SECOND
+        return step_time(run.flops, run.bytes) / 1e6
 
     def remedies(self) -> Iterator[tuple[int, str]]:
         """What would lower the peak, or what is needed beside it: bytes, and what to do."""

@@ -18,12 +18,13 @@ MAY_IMPORT = {
     "frontends": {"hlo", "runtime"},  # runtime: a .girih file as a source
     "optimizer": {"hlo", "specs", "options"},
     "backends": {"hlo", "specs", "optimizer", "options"},
-    "runtime": {"hlo", "specs", "compiler", "__version__"},  # compiler: to compile anew, on demand
+    # compiler: to compile anew, on demand; a table of numbers that both sides judge by
+    "runtime": {"hlo", "specs", "compiler", "__version__", "optimizer.cost.workers"},
 }
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {
     "hlo.errors", "hlo.extras", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
-    "hlo.types",
+    "hlo.types", "optimizer.cost",
 }  # fmt: skip
 ON_A_MESH = {  # more
     "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},
@@ -65,7 +66,7 @@ def test_imports_follow_the_plan(folder):
         f"{path.relative_to(ROOT)} imports {name}"
         for path in files(folder)
         for name in imports(path, top_only=False)
-        if name and name.split(".")[0] not in allowed
+        if name and name not in allowed and name.split(".")[0] not in allowed
     ]
     assert not wrong
 

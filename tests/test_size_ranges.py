@@ -287,7 +287,7 @@ def test_a_range_is_worth_a_plan_where_it_is_faster(monkeypatch: pytest.MonkeyPa
 def test_little_gain_and_short_calls_get_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted(monkeypatch, {0: lambda n: 1.0, 4: lambda n: 0.99})
     assert chosen().ranges == ()
-    short = 2 * size_ranges.CALL_SECONDS
+    short = 2 * size_ranges.SECONDS_PER_CALL
     predicted(monkeypatch, {0: lambda n: short, 4: lambda n: short / 9})
     assert chosen().ranges == ()
 

@@ -16,10 +16,10 @@ from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.text import canonical_op
+from ...optimizer.cost.estimate import Plan
 from ...optimizer.passes.encode import Encode, Packing
 from ...optimizer.plan import headline, kernel_ops
 from ...optimizer.schedule import RunStep, Schedule, schedule
-from ...optimizer.tiles.estimate import Plan
 from ...optimizer.tuning import Choice, Ready, Tuner, Variant, digest_of
 from . import contract
 from .build import build

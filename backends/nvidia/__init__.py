@@ -14,12 +14,13 @@ from .. import SIMULATED, Backend, Scheduled
 from .target import DEFAULT, Target, target
 
 
-def target_of(name: str) -> Target:
-    """The target of "nvidia", "nvidia:sm_80", "ptx-sim" or "ptx-sim:sm_80"; UserError for others"""
+def target_of(name: str, machine: str | None = None) -> Target:
+    """The target of "nvidia", "nvidia:sm_80", "ptx-sim" or "ptx-sim:sm_80"; UserError for others.
+    machine: as of `target.target`."""
     family, _, architecture = name.partition(":")
     if family not in ("nvidia", SIMULATED):
         raise UserError(f"there is no NVIDIA target '{name}'")
-    return target(architecture or DEFAULT)
+    return target(architecture or DEFAULT, machine)
 
 
 def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
@@ -31,12 +32,12 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from . import foreign, images, turned
     from .assemble import identity_of_ptxas
     from .build import accepts, build, cubins
-    from .machines import label, machine_of
+    from .machines import label
     from .pipeline.emit import suits
     from .pipeline.functions import FORMULAS
     from .plain import expands
 
-    found, disk = target_of(name), open_cache(options.cache)
+    found, disk = target_of(name, options.machine), open_cache(options.cache)
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
         return build(schedules, found, disk)
@@ -48,9 +49,8 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         return suits(op, found)
 
     simulated = name.partition(":")[0] == SIMULATED
-    model = machine_of(found.architecture, options.machine)
     return Backend(
-        found.name, build_for_target, model=model, machine=label(model),
+        found.name, build_for_target, model=found.machine, machine=label(found.machine),
         identity=repr((found, "" if simulated else identity_of_ptxas())),
         accepts=lambda op: accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,

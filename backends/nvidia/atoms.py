@@ -1,8 +1,6 @@
 """Copy and matrix instructions of each architecture, as tables.
 
-Rates: dense multiply-adds per clock and multiprocessor, from the peak figures of NVIDIA's
-architecture whitepapers (A100, Ada, H100, Blackwell); mma.sync on sm_90 reaches about 65 % of what
-wgmma does (arXiv 2402.13499), and GeForce parts accumulate in f32 at half rate.
+How fast units are that run them is said by the machine's file (`machines/`).
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class MatrixAtom:
     b_space: Space
     accumulator_space: Space
     threads: int
-    rates: tuple[tuple[int, float], ...]  # (architecture's version, multiply-adds per clock)
+    versions: tuple[int, ...]  # of the architectures that have it
     asynchronous: bool = False
 
     @property
@@ -51,13 +49,9 @@ class MatrixAtom:
             return f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{d}"
         return f"{self.instruction}.{shape}.{d}.{a}.{b}"
 
-    def rate(self, architecture: Architecture) -> float:
-        """Multiply-adds per clock and multiprocessor; 0 where the architecture lacks it."""
-        return dict(self.rates).get(architecture.version, 0.0)
-
     @property
     def least_architecture(self) -> int:
-        return min(version for version, _ in self.rates)
+        return min(self.versions)
 
     def operands(self) -> tuple[Layout, Layout, Layout]:
         """Layouts of A (m, k), B (k, n) and the accumulator (m, n) of mma.sync in registers."""
@@ -84,79 +78,58 @@ _KINDS = {"f16": "f16", "bf16": "f16", "tf32": "tf32", "i8": "i8", "ui8": "i8",
 _FP8 = ("f8E4M3FN", "f8E5M2")
 _INT8 = ("i8", "ui8")
 
-Rates = tuple[tuple[int, float], ...]
-# mma.sync: version -> rate. 16-bit floats accumulating in f32; others relative to them below.
-_SYNC_HALF: Rates = ((80, 1024), (86, 256), (89, 256), (90, 1330), (100, 1024), (120, 256))
-_SYNC_HALF_16: Rates = ((80, 1024), (86, 512), (89, 512), (90, 1330), (100, 1024), (120, 512))
-_SYNC_INT8: Rates = ((80, 2048), (86, 1024), (89, 1024), (90, 2660), (100, 2048), (120, 1024))
-_SYNC_FP8: Rates = ((89, 512), (90, 1330), (100, 1024), (120, 512))
-_SYNC_F64: Rates = ((80, 64), (86, 2), (89, 2), (90, 128), (100, 64), (120, 2))
-
-
-def _scaled(rates: Rates, factor: float) -> Rates:
-    return tuple((version, rate * factor) for version, rate in rates)
+_ALL, _NARROW = (80, 86, 89, 90, 100, 120), (89, 90, 100, 120)  # versions
 
 
 def _synchronous() -> tuple[MatrixAtom, ...]:
-    rows: list[tuple[tuple[int, int, int], str, str, str, Rates]] = []
+    rows: list[tuple[tuple[int, int, int], str, str, str, tuple[int, ...]]] = []
     for k in (16, 8):
-        # The short form issues twice as often for the same work.
-        half = _scaled(_SYNC_HALF, k / 16)
-        rows += [((16, 8, k), t, t, "f32", half) for t in ("bf16", "f16")]
-        rows.append(((16, 8, k), "f16", "f16", "f16", _scaled(_SYNC_HALF_16, k / 16)))
-        rows.append(((16, 8, k // 2), "tf32", "tf32", "f32", _scaled(half, 0.5)))
-    rows += [((16, 8, 32), a, b, "i32", _SYNC_INT8) for a in _INT8 for b in _INT8]
-    rows += [((16, 8, 16), a, b, "i32", _scaled(_SYNC_INT8, 0.5)) for a in _INT8 for b in _INT8]
-    rows += [((16, 8, 32), a, b, "f32", _SYNC_FP8) for a in _FP8 for b in _FP8]
-    rows.append(((8, 8, 4), "f64", "f64", "f64", _SYNC_F64))
+        rows += [((16, 8, k), t, t, "f32", _ALL) for t in ("bf16", "f16")]
+        rows.append(((16, 8, k), "f16", "f16", "f16", _ALL))
+        rows.append(((16, 8, k // 2), "tf32", "tf32", "f32", _ALL))
+    rows += [((16, 8, k), a, b, "i32", _ALL) for k in (32, 16) for a in _INT8 for b in _INT8]
+    rows += [((16, 8, 32), a, b, "f32", _NARROW) for a in _FP8 for b in _FP8]
+    rows.append(((8, 8, 4), "f64", "f64", "f64", _ALL))
     return tuple(
         MatrixAtom(
             "mma.sync.aligned", m, n, k, a, b, c,
-            ("register",), "register", "register", 32, rates,
+            ("register",), "register", "register", 32, versions,
         )
-        for (m, n, k), a, b, c, rates in rows
+        for (m, n, k), a, b, c, versions in rows
     )  # fmt: skip
 
 
-# wgmma: rates by n as measured for operands in shared memory (fractions of the peak).
-_WGMMA_FRACTION = ((128, 0.96), (64, 0.95), (32, 0.63), (16, 0.38), (8, 0.21))
 WGMMA_WIDTHS = tuple(range(8, 257, 8))
 # Integer accumulators come in fewer widths.
 WGMMA_INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
 
 
 def _warpgroup() -> tuple[MatrixAtom, ...]:
-    rows: list[tuple[int, str, str, str, float]] = []
-    rows += [(16, t, t, "f32", 2048) for t in ("bf16", "f16")]
-    rows += [(16, "f16", "f16", "f16", 2048), (8, "tf32", "tf32", "f32", 1024)]
-    rows += [(32, a, b, "f32", 4096) for a in _FP8 for b in _FP8]
-    rows += [(32, a, b, "i32", 4096) for a in _INT8 for b in _INT8]
-    found = []
-    for k, a, b, c, peak in rows:
-        for n in WGMMA_INTEGER_WIDTHS if c == "i32" else WGMMA_WIDTHS:
-            fraction = next(part for least, part in _WGMMA_FRACTION if n >= least)
-            found.append(
-                MatrixAtom(
-                    "wgmma.mma_async.sync.aligned", 64, n, k, a, b, c,
-                    ("shared", "register"), "shared", "register", 128,
-                    ((90, peak * fraction),), asynchronous=True,
-                )
-            )  # fmt: skip
-    return tuple(found)
+    rows = [(16, t, t, "f32") for t in ("bf16", "f16")]
+    rows += [(16, "f16", "f16", "f16"), (8, "tf32", "tf32", "f32")]
+    rows += [(32, a, b, "f32") for a in _FP8 for b in _FP8]
+    rows += [(32, a, b, "i32") for a in _INT8 for b in _INT8]
+    return tuple(
+        MatrixAtom(
+            "wgmma.mma_async.sync.aligned", 64, n, k, a, b, c,
+            ("shared", "register"), "shared", "register", 128, (90,), asynchronous=True,
+        )
+        for k, a, b, c in rows
+        for n in (WGMMA_INTEGER_WIDTHS if c == "i32" else WGMMA_WIDTHS)
+    )  # fmt: skip
 
 
 def _tensor_memory() -> tuple[MatrixAtom, ...]:
-    rows: list[tuple[int, str, str, str, float]] = []
-    rows += [(16, t, t, "f32", 4096) for t in ("bf16", "f16")]
-    rows += [(8, "tf32", "tf32", "f32", 2048)]
-    rows += [(32, a, b, "f32", 8192) for a in _FP8 for b in _FP8]
-    rows += [(32, a, b, "i32", 8192) for a in _INT8 for b in _INT8]
+    rows = [(16, t, t, "f32") for t in ("bf16", "f16")]
+    rows += [(8, "tf32", "tf32", "f32")]
+    rows += [(32, a, b, "f32") for a in _FP8 for b in _FP8]
+    rows += [(32, a, b, "i32") for a in _INT8 for b in _INT8]
     return tuple(
         MatrixAtom(
             "tcgen05.mma", 128, n, k, a, b, c, ("shared", "tensor memory"), "shared",
-            "tensor memory", 1, ((100, peak * min(1.0, n / 64)),), asynchronous=True,
+            "tensor memory", 1, (100,), asynchronous=True,
         )
-        for k, a, b, c, peak in rows
+        for k, a, b, c in rows
         for n in range(16, 257, 16)
     )  # fmt: skip
 
@@ -173,7 +146,7 @@ def matrix_atoms(
         atom
         for atom in MATRIX_ATOMS
         if (atom.a, atom.b, atom.accumulator) == (a, b, accumulator)
-        and atom.rate(architecture) > 0
+        and architecture.version in atom.versions
         and (not atom.asynchronous or architecture.accelerated)
     )
 
@@ -188,18 +161,16 @@ def contraction_atoms(op: Op, architecture: Architecture) -> tuple[MatrixAtom, .
     return matrix_atoms(architecture, left, right, wide)
 
 
-def best_atom(
-    atoms: Iterable[MatrixAtom], architecture: Architecture, m: int, n: int, k: int
-) -> MatrixAtom | None:
-    """That with the most useful multiply-adds per clock for a tile of (m, n, k), the largest one
-    among equals; None of none. Elements beyond the tile's sizes count as waste."""
+def best_atom(atoms: Iterable[MatrixAtom], m: int, n: int, k: int) -> MatrixAtom | None:
+    """That with the most useful multiply-adds of an issue for a tile of (m, n, k), the smallest one
+    among equals; None of none. Short instructions are issued no more often than long ones."""
 
     def useful(size: int, step: int) -> float:
-        return size / (-(-size // step) * step)
+        return size / -(-size // step)
 
     def speed(atom: MatrixAtom) -> tuple[float, int]:
-        fit = useful(m, atom.m) * useful(n, atom.n) * useful(k, atom.k)
-        return atom.rate(architecture) * fit, atom.m * atom.n * atom.k
+        each = useful(m, atom.m) * useful(n, atom.n) * useful(k, atom.k)
+        return each, -atom.m * atom.n * atom.k
 
     return max(atoms, key=speed, default=None)
 

@@ -23,13 +23,13 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
 from ...hlo.types import I32, TensorType
+from ...optimizer.cost.assumed import CONVOLVED_PER_LAUNCH
 from ...optimizer.passes.encode import Packing
 from ...optimizer.regions import rewritten
 from ...optimizer.tiles.implicit import refusal
 
 _CHUNK = 16  # bytes that one copy brings
 _LEAST = 32  # bytes of features that a matrix instruction multiplies
-_WORTH = 1e6  # operations of a convolution that are worth another launch
 _MOST_PHASES = 64
 
 
@@ -37,7 +37,7 @@ def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
     """The region with its one convolution in a better form, and what has to be computed before;
     None where it has that already, or is no product over its taps."""
     found = [op for op in region.ops if op.name == "convolution"]
-    if len(found) != 1 or found[0].definition.flops(found[0]) < _WORTH:
+    if len(found) != 1 or found[0].definition.flops(found[0]) < CONVOLVED_PER_LAUNCH:
         return None
     (main,) = found
     parts = window_attributes(main)

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
+from ...optimizer.cost.blocks import BlockCounter, LargestGrain
 from ...optimizer.overwriting import may_overwrite
+from ...optimizer.tiles.contraction import CONTRACTIONS
 from ...optimizer.tiles.depths import with_split_depths
 from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
@@ -68,7 +70,7 @@ def _fused(
     if better is not None:
         notes = ("a convolution's operands are laid anew",)
         taken = frozenset(result for _, result in pairs)
-        names, kernel = contraction.CONTRACTIONS, _parts(target, pairs)
+        names, kernel = CONTRACTIONS, _parts(target, pairs)
         return apart.emit(better[0], names, kernel, taken, flops, notes, better[1])
     try:
         require_fixed(region)
@@ -90,7 +92,7 @@ def apart_from(
     notes = (f"operands, product and what follows apart: {reason}",)
     taken = frozenset(result for _, result in pairs)
     kernel = _parts(target, pairs)
-    return apart.emit(region, contraction.CONTRACTIONS, kernel, taken, flops, notes)
+    return apart.emit(region, CONTRACTIONS, kernel, taken, flops, notes)
 
 
 def _parts(target: Target, pairs: frozenset[tuple[int, int]]) -> apart.Emit:
@@ -146,13 +148,13 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
         try:
             plan = products.plan(op, region, target)
             if not shares:
-                cut = _in_parts(region, target, products.clocks, products.emit)
+                cut = _in_parts(region, target, LargestGrain, products.emit)
                 if cut is not None:
                     return cut
             return pipeline.code_of(plan, target)
         except Unfit as unfit:
             notes = (f"not in Hopper's pipeline: {unfit}",)
-    code = None if shares else _in_parts(region, target, contraction.clocks, contraction.emit)
+    code = None if shares else _in_parts(region, target, BlockCounter, contraction.emit)
     code = code or contraction.emit(op, region, target, shares)
     return replace(code, notes=(*code.notes, *notes))
 
@@ -160,11 +162,11 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
 def _in_parts(
     region: Region,
     target: Target,
-    clocks: Callable[[Region, Target], float],
+    kind: type[BlockCounter],
     emit_one: Callable[[Op, Region, Target], KernelCode],
 ) -> KernelCode | None:
     """The contraction with its sum in parts; None where that is no better, or not possible."""
-    parts = split.parts_of(region, target.architecture, lambda part: clocks(part, target))
+    parts = split.parts_of(region, target.machine, kind)
     if parts == 1:
         return None
     rest = _parts(target, frozenset())
@@ -208,7 +210,7 @@ def kind_of(op: Op) -> str:
     """The kind of a fusion, or the one that a single operation would be."""
     if op.name == "fusion":
         return op.kind
-    if op.name in contraction.CONTRACTIONS:
+    if op.name in CONTRACTIONS:
         return "contract"
     if op.name == "reduce":
         return "reduce"

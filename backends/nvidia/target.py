@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Op
+from ...optimizer.machine import Machine
 from .. import llvm
 from ..llvm.target import KernelCode
 from ..llvm.target import Target as AnyTarget
+from .machines import machine_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
 WARP = 32  # threads
 REGISTERS = 255  # most 32-bit registers of a thread
-BETWEEN = 4000.0  # clocks from the end of a launch to the loads of the next, in a graph
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class Architecture:
     threads: int  # resident on one multiprocessor
     blocks: int  # resident on one multiprocessor
     multiprocessors: int  # of the largest product
-    memory: float  # bytes per clock and multiprocessor that memory gives
     registers: int = 65536  # 32-bit ones of a multiprocessor
     accelerated: bool = False
     tensor_copies: bool = False  # the tensor memory accelerator (TMA) and mbarrier transactions
@@ -43,19 +43,19 @@ class Architecture:
 
 
 _TABLE = (
-    Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108, 10.0),
-    Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84, 6.5),
-    Architecture("sm_89", 89, 81, 99 << 10, 1536, 24, 144, 3.0, narrow_floats=True),
+    Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108),
+    Architecture("sm_86", 86, 80, 99 << 10, 1536, 16, 84),
+    Architecture("sm_89", 89, 81, 99 << 10, 1536, 24, 144, narrow_floats=True),
     Architecture(
-        "sm_90a", 90, 81, 227 << 10, 2048, 32, 132, 14.0, accelerated=True,
+        "sm_90a", 90, 81, 227 << 10, 2048, 32, 132, accelerated=True,
         tensor_copies=True, clusters=True, warpgroups=True, narrow_floats=True,
     ),
     Architecture(
-        "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, 28.0, accelerated=True,
+        "sm_100a", 100, 86, 227 << 10, 2048, 32, 148, accelerated=True,
         tensor_copies=True, clusters=True, narrow_floats=True,
     ),
     Architecture(
-        "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, 4.0, accelerated=True,
+        "sm_120a", 120, 87, 99 << 10, 1536, 24, 188, accelerated=True,
         tensor_copies=True, clusters=True, narrow_floats=True,
     ),
 )  # fmt: skip
@@ -65,9 +65,11 @@ DEFAULT = "sm_90a"
 
 @dataclass(frozen=True)
 class Target(AnyTarget):
-    """Code of one thread for an architecture: one lane, as emitters of plain loops see it."""
+    """Code of one thread for an architecture: one lane, as emitters of plain loops see it.
+    machine: which prices of kernels are about."""
 
     architecture: Architecture
+    machine: Machine
 
     vector_bits = 64  # no vectors: a register of the widest element
 
@@ -93,11 +95,12 @@ class Target(AnyTarget):
         return single(op, self)
 
 
-def target(name: str) -> Target:
-    """The target of an architecture's name, "sm_90a"; UserError for others."""
+def target(name: str, machine: str | None = None) -> Target:
+    """The target of an architecture's name, "sm_90a"; UserError for others. machine: the path of a
+    machine's file; the typical one of the architecture by default."""
     found = ARCHITECTURES.get(name)
     if found is None:
         raise UserError(
             f"target nvidia: unknown architecture '{name}'; known are {', '.join(ARCHITECTURES)}"
         )
-    return Target(found)
+    return Target(found, machine_of(name, machine))

@@ -15,14 +15,13 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.precision import may_use_tf32
 from ...hlo.types import TensorType
+from ...optimizer.cost.blocks import multiplied, unit_of
+from ...optimizer.cost.model import SINGLE, moved
 from ...optimizer.passes.encode import Packing, stored_operand
 from .atoms import contraction_atoms
 from .target import Architecture, Target
 from .tile.matrix import atoms_of
 
-_SINGLE = 3.0  # times as long, where elements are moved one by one
-_SCALAR = 64.0  # multiply-adds per clock and multiprocessor without matrix instructions
-_STARVED = 0.1  # of the rate of matrix instructions, where elements are copied one by one
 _ROW, _STEP = 16, 32  # bytes: of a whole row of memory, of an instruction along the sum
 
 
@@ -37,10 +36,9 @@ def turned(region: Region, target: Target) -> tuple[Region, tuple[Value, ...]] |
     across, ragged = _across(dot, architecture), _ragged(dot, architecture)
     padding = _padding(dot) if across or ragged else 0
     sides = [0, 1] if padding else sorted({*across, *ragged})
-    times = _SINGLE if ragged or padding else 1.0
-    moved = sum(dot.operands[side].tensor.bytes for side in sides)
-    gain = _gain(dot, architecture, bool(across), bool(ragged))
-    if not sides or 2 * times * moved / architecture.memory > gain:
+    bytes = sum(dot.operands[side].tensor.bytes for side in sides)
+    copied = moved(target.machine, bytes, bytes, SINGLE if ragged or padding else 1.0)
+    if not sides or copied > _gain(dot, target, bool(across), bool(ragged)):
         return None
     b = Builder(dot.origin, check=False)
     known: dict[Value, Value] = dict(zip(region.arguments, region.arguments, strict=True))
@@ -166,12 +164,13 @@ def _along(dot: Op, side: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ..
     }
 
 
-def _gain(dot: Op, architecture: Architecture, across: bool, ragged: bool) -> float:
-    """Clocks that the product is faster on a multiprocessor with its operands copied."""
-    every, alone = contraction_atoms(dot, architecture), atoms_of(dot, architecture)
-    fast = max((atom.rate(architecture) for atom in every), default=_SCALAR)
-    slow = max((atom.rate(architecture) for atom in alone), default=_SCALAR)
+def _gain(dot: Op, target: Target, across: bool, ragged: bool) -> float:
+    """Seconds that the product is faster with its operands copied."""
+    machine = target.machine
+    fast, slow = (
+        unit_of(dot, machine, largest) or machine.unit("f32") for largest in (True, False)
+    )
     if across and dot.operands[0].element.itemsize == 1:
-        slow = _SCALAR
-    slow = min(slow, fast * _STARVED) if ragged else slow
-    return dot.definition.flops(dot) / 2 * (1 / slow - 1 / fast)
+        slow = machine.unit("f32")
+    flops = dot.definition.flops(dot)
+    return multiplied(flops, slow, machine, starved=ragged) - multiplied(flops, fast, machine)

@@ -10,6 +10,7 @@ from typing import Any
 from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import SymbolicDim
+from ...optimizer.cost.workers import kernel_pays
 from .. import llvm
 from ..llvm import elements
 from ..llvm.elementwise import ElementEmitter, Mask, supports
@@ -18,7 +19,6 @@ from ..llvm.target import KernelCode, Target
 
 SYMBOL = "kernel"
 BLOCK = 4096  # elements of a tile where one long dimension is cut
-SERIAL_WORK = 20000.0  # below so many units (about one per ns) a second worker does not pay
 
 _PARTLY = frozenset(("gather", "dynamic_slice", "slice"))
 _EXPENSIVE = frozenset({
@@ -95,9 +95,9 @@ class Frame:
     ) -> KernelCode:
         """The finished kernel. `work` decides whether more than one worker takes part."""
         self.function.ret()
-        work = max(flops if work is None else work, self.moved / 8)
         # Where a call decides the tiles, the runtime judges whether they are worth several workers.
-        enough = isinstance(tiles, SymbolicDim) or work >= SERIAL_WORK
+        work = flops if work is None else work
+        enough = isinstance(tiles, SymbolicDim) or kernel_pays(work, self.moved)
         parallel = parallel and tiles != 1 and enough
         return KernelCode(
             self.module.text(),

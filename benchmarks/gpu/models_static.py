@@ -78,10 +78,9 @@ def figures(
 
 def static_figures(program: Any, architecture: str) -> dict[str, Any]:
     """Of a program for a GPU: launches and so on, of one pass over its steps."""
-    from girih.backends.nvidia.machines import machine_of
     from girih.backends.nvidia.target import target
 
-    machine = machine_of(target(architecture).architecture)
+    machine = target(architecture).machine
     plan = program.plan
     steps = [
         step(plan, one.run, machine) for one in plan.steps if one.WhichOneof("action") == "run"

@@ -114,7 +114,6 @@ def prepare_program(folder: Path, count: int, target: str, name: str) -> None:
 def machine_file(folder: Path, count: int, engine: str, target: str) -> str:
     """The target's machine, on which this engine is always the faster one."""
     from girih.backends.nvidia import target_of
-    from girih.backends.nvidia.machines import machine_of
     from girih.optimizer.machine import Communication, to_json
 
     rows = tuple(
@@ -122,7 +121,7 @@ def machine_file(folder: Path, count: int, engine: str, target: str) -> str:
         for kind in KINDS
         for one in ENGINES
     )
-    machine = machine_of(target_of(target).architecture)
+    machine = target_of(target).machine
     path = folder / f"machine.{engine}.{count}.json"
     path.write_text(to_json(replace(machine, network=rows)))
     return str(path)

@@ -19,9 +19,9 @@ from ...hlo.build import Builder
 from ...hlo.deciding import at_hint
 from ...hlo.graph import Module, Op, Region, Value, constant_of
 from ...hlo.verify import INLINED, Level
+from ..cost.assumed import CONVOLVED_PER_BYTE
 from ..regions import map_bodies, prune, rename
 
-_FLOPS_PER_BYTE = 200  # of convolutions that pay for one byte moved by a transpose
 _LEAST_FEATURES = 8  # of an output whose vectors are worth the change
 _READ_IN_PLACE = 4  # input features of a convolution that reads its input as it lies
 
@@ -44,7 +44,7 @@ class ChannelsLast:
             return region
         rewriter = _Rewriter(region)
         changed = rewriter.run()
-        return changed if at_hint(rewriter.moved) * _FLOPS_PER_BYTE <= at_hint(flops) else region
+        return changed if at_hint(rewriter.moved) * CONVOLVED_PER_BYTE <= at_hint(flops) else region
 
 
 def wanted(op: Op) -> bool:

@@ -19,6 +19,9 @@ from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
+from ..cost.blocks import BlockCounter, LargestGrain, counter_of
+from ..cost.estimate import Counter, Plan, plans
+from ..cost.model import USABLE, level_of, rates
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..orders.graph import Role
@@ -26,10 +29,9 @@ from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
 from ..regions import map_bodies
 from ..rolled import WEIGHT_BYTES
-from ..tiles.blocks import BlockCounter, LargestGrain
-from ..tiles.build import Group, build_kernel
-from ..tiles.cost import USABLE, level_of, rates
-from ..tiles.estimate import Plan, plans
+from ..tiles import contraction
+from ..tiles.build import Group
+from ..tiles.contraction import built, lone_contraction
 from ..tiles.masks import without_masks
 from ..tiles.nodes import Node, Nodes
 from ..tiles.spare import spared
@@ -134,7 +136,7 @@ class Connect:
         tiles would be."""
         if not self._alike(group):
             return None
-        kind = None if self.machine.blocks is None else BlockCounter
+        kind = counter_of(self.machine)
         return next(iter(plans(group, self.machine, [None], 1, kind, written=False)), None)
 
     def plans(self, group: Group) -> list[Plan]:
@@ -151,11 +153,19 @@ class Connect:
     def _plans(self, group: Group) -> list[Plan]:
         if not self._alike(group):
             return []
-        ways = self.ways(group)
-        if self.machine.blocks is None:
-            return plans(group, self.machine, ways)
-        found = plans(group, self.machine, ways, counter=BlockCounter)
-        return [*self.suited(group, ways, found), *found]
+        found = self.tilings(group, counter_of(self.machine))
+        return [*self.suited(group, found), *found]
+
+    def tilings(self, group: Group, counter: type[Counter]) -> list[Plan]:
+        """The best tilings as a counter has it. A contraction alone has those of its kernel where
+        blocks of threads run it."""
+        main = lone_contraction(group) if self.walk else None
+        if main is None or not issubclass(counter, BlockCounter):
+            return plans(group, self.machine, self.ways(group), counter=counter)
+        try:
+            return contraction.tilings(group, main, self.machine, counter)
+        except Unwritable:
+            return []
 
     def _alike(self, group: Group) -> bool:
         """Whether a tile is as large in all roots, and holds all operations."""
@@ -164,19 +174,18 @@ class Connect:
             return False
         return all(map(writable, group.ops))
 
-    def suited(
-        self, group: Group, ways: Sequence[Stream | None], others: Sequence[Plan]
-    ) -> list[Plan]:
-        """The fastest tiling for the units of the largest grain, if it is faster than others."""
+    def suited(self, group: Group, others: Sequence[Plan]) -> list[Plan]:
+        """The fastest tiling for the units of the largest grain, if it is faster than others; a
+        contraction alone is done by these wherever they can."""
         if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
             return []
-        best = others[0].time if others else math.inf
-        for plan in plans(group, self.machine, ways, TRIES, LargestGrain):
+        alone = lone_contraction(group) is not None
+        best = others[0].time if others and not alone else math.inf
+        for plan in self.tilings(group, LargestGrain)[:TRIES]:
             if plan.time >= best:
                 break
             try:
-                way = ways[plan.way]
-                op = build_kernel(group, group.inputs, plan.sizes, "group", way, plan.step)
+                op = built(group, group.inputs, plan, "group")
             except Unwritable:
                 continue
             if self.suits(self.tidied(op)):
@@ -215,11 +224,9 @@ class Connect:
         self, group: Group, operands: Sequence[Value], name: str
     ) -> Iterator[tuple[Plan, Op]]:
         """The best tilings that can be written, fastest first."""
-        found = self.plans(group)
-        ways = self.ways(group) if any(plan.way for plan in found) else [None]
-        for plan in found:
+        for plan in self.plans(group):
             try:
-                op = build_kernel(group, operands, plan.sizes, name, ways[plan.way], plan.step)
+                op = built(group, operands, plan, name)
             except Unwritable:
                 continue
             op = self.tidied(op)

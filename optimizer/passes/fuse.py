@@ -28,6 +28,7 @@ from ...hlo.build import make_op
 from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
+from ..cost.assumed import WORK_PER_BYTE
 from ..fusable import (
     CONTRACTIONS,
     COSTLY,
@@ -47,7 +48,6 @@ from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_LEAVES = 2  # large values that a chain may read where it is computed again
 LARGE = 4  # a value is large beside another one that is less than so many times its size
-WORK_PER_BYTE = 2.0  # additions in the time of moving one byte of main memory
 WORK_OF_EXPENSIVE, WORK_OF_COSTLY = 12.0, 4.0  # additions in the time of one of these operations
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
 

@@ -15,18 +15,15 @@ from ...hlo.factors import Dims, Factor, FactorKind, Factors
 from ...hlo.graph import Op, Value
 from ...hlo.sharding import SUM, Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
+from ..cost.assumed import BYTES_PER_COMMUNICATION, FLOPS_PER_BYTE, MEMORY_PER_BYTE
 from .content import content
-from .inner import CALL, inner_bytes, inner_calls
+from .inner import inner_bytes, inner_calls
 from .linear import TAKERS, carriers
 from .parts import Part, Parts, of_axes, overlap, product, to_axes
 from .projection import MERGING, FactorSharding, join, project
 
 MOST = 24
 """Ways of one operation that are looked at; the first ones are those of propagation."""
-
-FLOPS_PER_BYTE, MEMORY_PER_BYTE = 8_000.0, 600.0
-"""What a device computes, and what it reads and writes, in the time in which it receives one byte:
-400 TFLOP/s and 3 TB/s beside 50 GB/s, round figures of an accelerator on a network of servers."""
 
 Lying = Sharding | None  # of what is no tensor: None
 Assignment = dict[int, Parts]
@@ -413,7 +410,7 @@ class _Maker:
             for value, found in zip(self.values, lying, strict=True)
             if found is not None
         )
-        inside += CALL * inner_calls(self.op, self.factors, axes, self.mesh)
+        inside += BYTES_PER_COMMUNICATION * inner_calls(self.op, self.factors, axes, self.mesh)
         price = inside + self.flops / cut / FLOPS_PER_BYTE + memory / MEMORY_PER_BYTE
         return State(tuple(lying[:count]), tuple(lying[count:]), price, inside)
 

@@ -24,10 +24,10 @@ from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.ops.manual import axis_of
 from ...hlo.sharding import DimSharding, Sharding
 from ...hlo.types import TensorType
+from ..cost.assumed import BYTES_PER_COMMUNICATION
 from ..counters import counters, turns
 from .candidates import Candidates, Lying, State, States, Ways
 from .decide import Decided, decided
-from .inner import CALL
 from .min_sum import cheapest
 from .propagated import Propagated
 from .transit import NEVER, Transit
@@ -286,7 +286,9 @@ class Graph:
     def _answers(self) -> tuple[Improvement, Improvement]:
         """The choice, with all prices and with the bytes that devices receive alone."""
         values = [self.cost(value) for value in self.uses if isinstance(value.type, TensorType)]
-        sizes = [replace(v, prices=np.maximum(v.prices - CALL, 0.0)) for v in values]
+        sizes = [
+            replace(v, prices=np.maximum(v.prices - BYTES_PER_COMMUNICATION, 0.0)) for v in values
+        ]
         prices = [node.times * node.known.prices for node in self.nodes]
         sent = [
             node.times * np.array([state.sent for state in node.known.states])

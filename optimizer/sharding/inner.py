@@ -20,10 +20,6 @@ from .partition.sorting import first_pairs, sort_bytes, sort_calls
 from .partition.transforms import transform_bytes, transform_calls
 from .partition.windows import halos, joining_bytes, window_bytes
 
-CALL = 4096.0
-"""What each communication costs beside its bytes, in bytes: of two ways equal in these, the
-shorter."""
-
 
 def inner_bytes(
     o: Op, factors: Factors, axes: Sequence[tuple[Axis, ...]], mesh: Mesh

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...hlo.sharding import Axis, Mesh, Sharding
 from ...hlo.types import TensorType
+from ..cost.assumed import BYTES_PER_COMMUNICATION
 from .blocks import Atoms, Blocks, State, atoms_of
 from .candidates import Lying, Ways
-from .inner import CALL
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 _Sizes = tuple[tuple[int, ...], int]  # dims, and bytes of an element
@@ -65,7 +65,7 @@ class Transit:
             return NEVER
         if fresh:  # it becomes unreduced where it lies
             stays = source.dims == target.dims or not any(dim.axes for dim in source.dims)
-            return CALL if stays else NEVER
+            return BYTES_PER_COMMUNICATION if stays else NEVER
         atoms = self._atoms_of(source, target)
         key = atoms.axes, dims, itemsize
         blocks = self._blocks.get(key)
@@ -73,8 +73,8 @@ class Transit:
             blocks = self._blocks[key] = atoms.blocks(dims, itemsize)
         ends = self._state(atoms, source), self._state(atoms, target)
         if _folds(source, target):
-            return CALL + _folded(blocks, *ends)
-        return CALL + float(blocks.missing(*ends).sum()) / blocks.devices
+            return BYTES_PER_COMMUNICATION + _folded(blocks, *ends)
+        return BYTES_PER_COMMUNICATION + float(blocks.missing(*ends).sum()) / blocks.devices
 
     def _atoms_of(self, *ends: Sharding) -> Atoms:
         """Ends with the same parts of axes have the same atoms, where these are disjoint."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
 from ...hlo.text import canonical_op
+from ..cost.estimate import Plan
 from ..regions import in_order_of_demand, rename
 from .build import Group, make_group
-from .estimate import Plan
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 

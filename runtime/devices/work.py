@@ -9,18 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ...optimizer.cost.workers import call_loses, step_pays, step_saves
 from ...specs.generated import plan_pb2
 
-# Operations and bytes per microsecond of one worker: as plans say which steps are parallel, and as
-# it is judged whether a program is worth waking workers.
-FLOPS_PER_US, BYTES_PER_US, SLOW_BYTES_PER_US = 40e3, 20e3, 8e3
-SERIAL_US = 1.5  # steps shorter than this run on one worker: a barrier costs about as much
-DISPATCH_US, BARRIER_US = 40.0, 0.5
 LOOP_TRIPS = 64  # what a loop of unknown length counts for
 
 
 class _Kind(NamedTuple):
-    """Steps that do the same: microseconds of arithmetic for each byte of arguments, bytes of
+    """Steps that do the same: operations for each byte of arguments, bytes of
     weights and of other arguments of fixed sizes, and how often each size counts."""
 
     compute: float
@@ -35,12 +31,12 @@ class OpenWork:
     def __init__(self, plan: plan_pb2.Plan) -> None:
         self.kinds: dict[_Kind, list[int]] = {}  # rows of the step table
         self.weights = loop_weights(plan)
-        self.lost = DISPATCH_US
+        meetings = 0.0
         for row, step in enumerate(plan.steps):
             if step.WhichOneof("action") != "run":
                 continue
             run = step.run
-            self.lost += self.weights[row] * BARRIER_US * run.wait
+            meetings += self.weights[row] * run.wait
             if not run.parallel:
                 continue
             weights = fixed = 0
@@ -54,10 +50,9 @@ class OpenWork:
                 else:
                     fixed += buffer.bytes
             moved = max(run.bytes - weights, 1.0)
-            kind = _Kind(
-                run.flops / FLOPS_PER_US / moved, weights, fixed, tuple(sorted(counts.items()))
-            )
+            kind = _Kind(run.flops / moved, weights, fixed, tuple(sorted(counts.items())))
             self.kinds.setdefault(kind, []).append(row)
+        self.lost = call_loses(meetings)
 
     def at(self, sizes: Sequence[int]) -> tuple[list[int], bool]:
         """The rows of steps that are too short for several workers, and whether the whole program
@@ -68,12 +63,11 @@ class OpenWork:
             moved = kind.fixed
             for formula, count in kind.sizes:
                 moved += sizes[formula] * count
-            compute, every = kind.compute * moved, moved + kind.weights
-            if compute + every / BYTES_PER_US <= SERIAL_US:
+            flops, every = kind.compute * moved, moved + kind.weights
+            if not step_pays(flops, every):
                 short += rows
             else:
-                work = max(compute, every / SLOW_BYTES_PER_US) / 2
-                saved += work * sum(self.weights[row] for row in rows)
+                saved += step_saves(flops, every) * sum(self.weights[row] for row in rows)
         return short, saved < self.lost
 
 
@@ -89,11 +83,11 @@ def loop_weights(plan: plan_pb2.Plan) -> list[float]:
 
 def too_small(plan: plan_pb2.Plan) -> bool:
     """Whether waking workers costs more than they save."""
-    saved = lost = 0.0
+    saved = meetings = 0.0
     for weight, step in zip(loop_weights(plan), plan.steps, strict=True):
         if step.WhichOneof("action") == "run":
             run = step.run
-            work = max(run.flops / FLOPS_PER_US, run.bytes / SLOW_BYTES_PER_US)
-            saved += weight * work / 2 if run.parallel and run.tiles > 1 else 0.0
-            lost += weight * BARRIER_US * run.wait
-    return saved < lost + DISPATCH_US
+            several = run.parallel and run.tiles > 1
+            saved += weight * step_saves(run.flops, run.bytes) if several else 0.0
+            meetings += weight * run.wait
+    return saved < call_loses(meetings)

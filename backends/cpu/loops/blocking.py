@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....hlo.graph import Region
+from ....optimizer.cost import overheads
+from ....optimizer.cost.model import Features, Traffic, efficiency, level_of
 from ....optimizer.machine import Machine
-from ....optimizer.tiles.cost import Features, Traffic, efficiency, level_of
 from ...plain.frame import BLOCK, cost, lanes_for
 from ..codegen import Target
 
@@ -22,10 +23,6 @@ Array = np.ndarray
 FIELDS = np.dtype([(name, np.int64) for name in ("lanes", "unroll", "block")])
 _UNROLLS = (1, 2, 4, 8)
 _BLOCKS = (256, 1024, 4096, 16384, 65536)
-
-# In additions of vectors: what a turn of a loop and a tile cost besides their elements.
-_TURN, _TILE = 2.0, 60.0
-_SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
 
 
 @dataclass(frozen=True)
@@ -94,14 +91,14 @@ class LoopProblem:
             # A block is read, shuffled log2(edge) times, staged and stored. Two copies of it stand
             # in registers while it is shuffled, or some of them do not.
             crowded = 2 * lanes / self.target.vector_registers - 0.5
-            per_vector = 3.0 + np.log2(lanes) + _SPILLED * np.maximum(0.0, crowded)
+            per_vector = 3.0 + np.log2(lanes) + overheads.LOOP_SPILLED * np.maximum(0.0, crowded)
         turns = elements / (lanes * configurations["unroll"])
         if self.kind == "loop":
             tasks = np.ceil(elements / configurations["block"])
-            issue = one * (_TURN * turns + _TILE * tasks)
+            issue = one * (overheads.LOOP_TURN * turns + overheads.LOOP_TILE * tasks)
         else:
             tasks = np.full(len(lanes), max(1, self.region.results[0].dims[0]))
-            issue = one * (_TURN * turns + self.ends(configurations))
+            issue = one * (overheads.LOOP_TURN * turns + self.ends(configurations))
         read = float(sum(value.tensor.bytes for value in region.arguments))
         written = float(sum(value.tensor.bytes for value in region.results))
         level = level_of(machine, read + written, executors)

@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....hlo.deciding import at_hint, common_divisor, estimating
+from ....optimizer.cost.model import streamed
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import Affine, Axis, of_axis
 from ...plain.monoid import Reduction
 from ...plain.passes import Pass
-from ..target import BETWEEN
 from .head import Kernel
 from .line import Line
 from .partials import Partials
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 WARPS = 8  # of a block
 TURN = 4  # vectors that a thread of a part has at least
-_STREAM = 48.0  # bytes that a multiprocessor reads per clock
 
 
 def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> int:
@@ -44,8 +43,10 @@ def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> in
     parts = max(1, min(-(-2 * machine // rows), count // least))
     with estimating():
         size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
-    alone = len(passes) * size / _STREAM
-    together = len(passes) * (BETWEEN + size / _STREAM / min(parts, machine / rows))
+    alone, together = (
+        streamed(kernel.target.machine, rows * size, len(passes), tasks, launches)
+        for tasks, launches in ((rows, 1), (rows * parts, len(passes) + 1))
+    )
     return parts if together < alone else 1
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Value
 from ....hlo.types import ElementType
+from ....optimizer.cost.overheads import MEETING
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
@@ -21,7 +22,6 @@ from .spread import Spread, conversion, copies
 
 WORTH = 512  # elements of a tile whose stores are worth an exchange
 SECTOR = 32  # bytes of global memory that are moved at once
-MEETING = 32  # what threads that meet cost, in instructions
 _SAME_LANE = (1, 2, 4, 8, 16)
 
 

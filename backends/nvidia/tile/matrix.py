@@ -54,8 +54,7 @@ def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | 
     sizes = product.rows, product.columns, product.depth
     if min(sizes) < 1:
         return None
-    architecture = target.architecture
-    atom = best_atom(atoms_of(product.op, architecture), architecture, *sizes)
+    atom = best_atom(atoms_of(product.op, target.architecture), *sizes)
     if atom is None:
         return None
     least = atom.m, atom.n, atom.k

@@ -13,12 +13,16 @@ from ....hlo.build import Builder
 from ....hlo.deciding import estimating
 from ....hlo.graph import Op, Region, Value
 from ....hlo.types import F32, TensorType
+from ....optimizer.cost.blocks import BlockCounter
+from ....optimizer.cost.model import moved
+from ....optimizer.machine import Machine
 from ....optimizer.tiles import implicit
+from ....optimizer.tiles.contraction import CONTRACTIONS, NOISE, predicted
 from ...llvm import elements
 from ..apart import Parts
 from ..frame import Unfit
 from ..launch import KernelCode, Memory
-from ..target import BETWEEN, Architecture, Target
+from ..target import Target
 
 LEAST = 256  # bytes of an operand along the sum, that a part has
 MOST = 16  # parts
@@ -27,14 +31,13 @@ _DIMENSIONS = (
     "spatial_dimensions",
 )  # fmt: skip
 
-Clocks = Callable[[Region], float]  # what a region around one product is predicted to take
 Emit = Callable[[Region], KernelCode]
 
 
 @estimating()
-def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
+def parts_of(region: Region, machine: Machine, kind: type[BlockCounter]) -> int:
     """How many parts the sum of a region around one product is best cut into; 1: it stays."""
-    (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
+    (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
     if main.name == "convolution":
         if implicit.refusal(main) or main.feature_group_count != 1:
             return 1
@@ -43,21 +46,19 @@ def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
         depth = main.operands[0].dims[main.lhs_contracting_dimensions[0]]
     else:
         return 1
-    sums = main.result.tensor.size * 4
-    speed = architecture.memory * architecture.multiprocessors
-    values = (*region.arguments, *region.results)
-    least = sum(value.tensor.bytes for value in values) / speed
-    best = max(least, clocks(region)), 1
+    sums, result = main.result.tensor.size * 4, main.result.tensor.bytes
+    best = predicted(region, machine, kind), 1
     parts = 2
     while parts <= MOST and depth % parts == 0:
-        if depth // parts * main.operands[0].element.itemsize < LEAST or best[0] == least:
+        if depth // parts * main.operands[0].element.itemsize < LEAST:
             break
         try:
             first = partial(main, parts)
         except Unfit:
             break
-        more = BETWEEN + 2 * parts * sums / speed
-        best = min(best, (max(least, clocks(first)) + more, parts))
+        time = predicted(first, machine, kind) + moved(machine, parts * sums, result)
+        if NOISE * time < best[0]:
+            best = time, parts
         parts *= 2
     return best[1]
 
@@ -65,7 +66,7 @@ def parts_of(region: Region, architecture: Architecture, clocks: Clocks) -> int:
 def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) -> KernelCode:
     """The kernel of a region around one product, its sum cut into so many parts. `product` and
     `rest` emit what sums the parts, and what adds them and follows the product."""
-    (main,) = (op for op in region.ops if op.name in ("dot_general", "convolution"))
+    (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
     first = partial(main, parts)
     whole = Parts()
     operands = [_stored(value)[0] for value in main.operands]

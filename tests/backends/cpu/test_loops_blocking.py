@@ -11,7 +11,7 @@ from girih.hlo.build import build_module
 from girih.hlo.graph import Region
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, TensorType
-from girih.optimizer.tiles.construct import ranked, score
+from girih.optimizer.cost.construct import ranked, score
 
 from .harness import compiled
 

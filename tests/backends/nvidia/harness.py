@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ from ..support import fusion as fusion
 
 PATTERN = 0xA5
 TARGET = target("sm_90a")
+
+
+def free(on: Target) -> Target:
+    """A target on whose machine launches cost nothing, and memory is fast."""
+    machine = on.machine
+    levels = [
+        replace(one, bandwidth=tuple(row._replace(read=1e18, write=1e18) for row in one.bandwidth))
+        for one in machine.levels
+    ]
+    blocks = replace(machine.blocks, fill=1e-12, tile=1e-12)
+    sync = replace(machine.sync, step=0.0)
+    return replace(on, machine=replace(machine, levels=tuple(levels), blocks=blocks, sync=sync))
 
 
 def operation(definition: Any, case: Any) -> Op:

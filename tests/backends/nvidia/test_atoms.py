@@ -38,7 +38,7 @@ def test_the_best_atom(name, a, accumulator, size, opcode):
 
 def best(name, element, accumulator, *size):
     found = atoms.matrix_atoms(SM[name], element, element, accumulator)
-    return atoms.best_atom(found, SM[name], *size)
+    return atoms.best_atom(found, *size)
 
 
 def test_what_an_architecture_lacks_is_not_offered():

@@ -29,7 +29,7 @@ from . import harness
 RNG = np.random.default_rng(12)
 SM_90A, SM_80 = target("sm_90a"), target("sm_80")
 # Few multiprocessors: several waves of tiles, and clusters, already in small problems.
-FEW = Target(replace(SM_90A.architecture, multiprocessors=4))
+FEW = Target(replace(SM_90A.architecture, multiprocessors=4), replace(SM_90A.machine, executors=4))
 HOPPER, AMPERE = "wgmma.mma_async", "mma.sync"
 
 

@@ -52,11 +52,11 @@ def test_bytes_are_read_once(
 @pytest.mark.parametrize("on", [SM_80, SM_90A], ids=["sm_80", "sm_90a"])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1024), (4, 4096), (1, 11008)])
 def test_enough_bytes_are_on_their_way(on: Target, rows: int, columns: int) -> None:
-    """Stages of windows in shared memory: what memory gives in a thousand clocks."""
+    """Stages of windows in shared memory: what memory gives in 0.6 us."""
     op = product((rows, columns, 4096), (BF16, BF16), F32, (1, 1), out=BF16)
     first = kernels.emit(op, on).launches[0]
-    multiprocessors = on.architecture.multiprocessors
+    multiprocessors, memory = on.machine.executors, on.machine.levels[-1]
     together = on.architecture.shared_bytes // first.shared_bytes
     resident = min(first.grid[0], multiprocessors * together)
     on_the_way = resident * first.shared_bytes * 3 / 4  # one stage of four is being read
-    assert on_the_way >= on.architecture.memory * multiprocessors * 1000
+    assert on_the_way >= memory.rate(multiprocessors) * multiprocessors * 0.6e-6

@@ -111,8 +111,8 @@ def test_kinds() -> None:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_each_architecture_has_a_machine(name: str) -> None:
-    machine = machines.machine_of(ARCHITECTURES[name])
-    assert machine.unit("bf16").flops > machine.unit("f32").flops > machine.unit("f64").flops
+    machine = machines.machine_of(name)
+    assert machine.unit("bf16").flops > machine.unit("f32").flops >= machine.unit("f64").flops
     assert [level.name for level in machine.levels] == ["shared", "l2", "memory"]
     assert machines.label(machine) == machine.name
 
@@ -122,7 +122,7 @@ def test_machines_of_files(tmp_path: Any) -> None:
 
     path = tmp_path / "gpu.json"
     path.write_text(to_json(machines.typical("sm_90a")).replace('"sm_90a"', '"mine"'))
-    machine = machines.machine_of(ARCHITECTURES["sm_80"], str(path))
+    machine = machines.machine_of("sm_80", str(path))
     assert machines.label(machine).startswith("mine ")
     with pytest.raises(UserError, match="is a CPU"):
         find("nvidia", Options(machine="host"))

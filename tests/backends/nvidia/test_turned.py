@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ from .tile.support import values
 
 SM_90A = target("sm_90a")
 # Memory so fast that small products repay copies too.
-FREE_89, FREE_90A = (
-    Target(replace(target(name).architecture, memory=1e9)) for name in ("sm_89", "sm_90a")
-)
+FREE_89, FREE_90A = (harness.free(target(name)) for name in ("sm_89", "sm_90a"))
 E4M3, E5M2 = element_type("f8E4M3FN"), element_type("f8E5M2")
 RNG = np.random.default_rng(2)
 

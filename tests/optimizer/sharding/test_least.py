@@ -18,8 +18,9 @@ from girih.hlo.graph import Module, Op, Value, arguments
 from girih.hlo.ops.examples import binary_body
 from girih.hlo.sharding import SUM, Axis, DimSharding, Mesh, Sharding
 from girih.hlo.types import F32, TensorType
+from girih.optimizer.cost.assumed import FLOPS_PER_BYTE, MEMORY_PER_BYTE
 from girih.optimizer.passes.dce import Dce
-from girih.optimizer.sharding.candidates import FLOPS_PER_BYTE, MEMORY_PER_BYTE, Ways
+from girih.optimizer.sharding.candidates import Ways
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.propagated import Propagated, propagate
 from girih.optimizer.sharding.transit import Transit

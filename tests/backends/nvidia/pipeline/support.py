@@ -32,7 +32,7 @@ from .. import harness
 
 SM_90A = target("sm_90a")
 # Few multiprocessors: several waves of tiles already in small problems.
-SMALL = Target(replace(SM_90A.architecture, multiprocessors=2))
+SMALL = replace(SM_90A, architecture=replace(SM_90A.architecture, multiprocessors=2))
 BF16 = ml_dtypes.bfloat16
 F8 = ml_dtypes.float8_e4m3fn
 RNG = np.random.default_rng(5)

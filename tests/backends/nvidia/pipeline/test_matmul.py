@@ -13,7 +13,6 @@ import girih.language as tl
 from girih.backends.nvidia.pipeline import contraction
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.schedule import Style
-from girih.backends.nvidia.target import Target
 from girih.benchmarks.gpu.first.kernels import MATMULS
 from girih.hlo.types import BF16 as ELEMENT
 from girih.hlo.types import TensorType
@@ -77,7 +76,7 @@ def test_fewer_blocks_than_compiled_for_walk_all_tiles(shape: tuple[int, int]) -
     M, N = shape
     a, b = matrices(M, N, 128)
     TM, TN = (128, 256) if M == 512 else (128, 128)
-    on = Target(replace(SM_90A.architecture, multiprocessors=4))
+    on = replace(SM_90A, architecture=replace(SM_90A.architecture, multiprocessors=4))
     op = call_of(matmul, a, b, M=M, N=N, K=128, TM=TM, TN=TN, TK=64)
     code = code_of(plan_of(op, on), on)
     (launch,) = code.launches

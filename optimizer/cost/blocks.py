@@ -13,19 +13,28 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...hlo.graph import Op, Value, constant_of
-from ..machine import Blocks, Level, Unit
-from .access import Box, compose
-from .cost import UNEVEN, Numbers, Traffic, efficiency
+from ...hlo.precision import TF32, may_use_tf32
+from ..machine import Blocks, Machine, Unit
+from ..tiles.access import Box, compose
+from ..tiles.expressions import Expression
+from ..tiles.implicit import refusal
 from .estimate import Counter, volume
-from .expressions import Expression
+from .model import Features, Numbers, Traffic, efficiency, home
 
+_TURN = 128  # bytes of a pixel that one turn of a walk over taps takes
+_SECTOR = 32  # bytes that memory is read in
 _STAGES = 2  # of windows that move, at least
 _REGISTERS = 0.5  # of all, that sums and results take
-_TILE = 128 * 128  # elements of the tile that `Blocks.tile` is about
 _ROOM = 16 << 10  # bytes of a block that has no windows: threads and registers limit these
 _MOST_BLOCKS = 4  # of one executor that hide each other's waiting
+_STARVED = 0.1  # of a unit's rate, where elements of its operands are copied one by one
+_TURNED = 2.0  # times as long, stores of elements one by one
 _ROWS_OF_WARP, _WARPS = 16, 8  # of a warp; that keep an executor busy
-_WAITING = 0.3  # of the shorter of multiplying and other arithmetic that is not hidden
+
+
+def counter_of(machine: Machine) -> type[Counter]:
+    """What counts for a machine, products by the units of the smallest grains."""
+    return Counter if machine.blocks is None else BlockCounter
 
 
 class BlockCounter(Counter):
@@ -34,6 +43,9 @@ class BlockCounter(Counter):
 
     whole_rows = True
     largest: ClassVar[bool] = False  # whether products go to the unit of the largest grain
+    # What a turn of the walk takes at least, in answers of the second level: in a block all threads
+    # wait for windows, load them from the first level, and for the products that the next add to.
+    answered: ClassVar[float] = 1.0
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -82,10 +94,12 @@ class BlockCounter(Counter):
         """Bytes of the windows of products; what was computed from a product stays in
         registers."""
         total: Any = np.zeros(self.count)
+        walked = [op for op in self.products if self.walks_taps(op)]
+        for op in walked:
+            total = total + sum(self.sides(op)) * _TURN * _STAGES
         for value in dict.fromkeys(v for op in self.products for v in op.operands[:2]):
-            if value in self.after_products:
-                continue
-            total = total + self.area(value) * value.element.bits / 8 * self.stages(value)
+            if value not in self.after_products and not walked:
+                total = total + self.area(value) * value.element.bits / 8 * self.stages(value)
         return total
 
     def padded(self, size: Any) -> Any:
@@ -133,39 +147,73 @@ class BlockCounter(Counter):
         return 2 * padded / (unit.flops * reached)
 
     def unit_of(self, op: Op) -> Unit:
-        name = op.operands[0].element.name
         if op.name == "convolution" and not self.alone:
             return self.unit  # windows of a tile lie in no grains
-        units = [unit for unit in self.machine.units if name in unit.elements]
-        if not units:
-            return self.unit
-        key = (lambda unit: unit.grain) if self.largest else (lambda unit: [-n for n in unit.grain])
-        return max(units, key=key)
+        return unit_of(op, self.machine, self.largest) or self.unit
 
     def loads(self, footprint: Any) -> None:
         """What is read of the inputs: each byte once from where it lies, then from the second
         level. Where there is no room for a second block, what does not move is waited for."""
-        reads: dict[tuple[Value, Box], None] = {}
+        reads: dict[tuple[Value, Any], None] = {}
         for op in self.group.ops:
             if op.results[0] not in self.parts.boxes:
                 continue
             for number, value in enumerate(op.operands):
                 if value not in self.computed and constant_of(value) is None:
-                    reads[value, self.read(op, number)] = None
+                    side = op if self.walks_taps(op) else self.read(op, number)
+                    reads[value, side] = None
         alone = self.resident(footprint) < 2
         for value, box in reads:
-            (size,) = self.numbers([volume(box)])
+            moves = self.moves(value) or isinstance(box, Op)
+            size, sectors = self.loaded(value, box)
             width = value.element.bits / 8
             total = value.tensor.size * width
-            turns = self.trips if self.moves(value) else 1.0
-            bytes = size * width * turns * self.tasks
+            bytes = size * width * (self.trips if self.moves(value) else 1.0) * self.tasks
             first = np.minimum(bytes, total)
-            waited = alone & (not self.moves(value)) & (not self.largest)
-            for part, level in ((first, self.home(total)), (bytes - first, 1)):
+            again = (bytes * sectors - first) / self.receivers(value)
+            waited = alone & (not moves) & (not self.largest)
+            for part, level in ((first, home(self.machine, total)), (again, 1)):
                 self.traffic.append(Traffic(np.where(waited, 0.0, part), level))
                 if np.any(waited):
                     late = np.where(waited, part, 0.0)
                     self.traffic.append(Traffic(late, level, overlapped=False))
+
+    def walks_taps(self, op: Op) -> bool:
+        """Whether it is a convolution that is a product over its taps (`tiles/implicit.py`)."""
+        return op.name == "convolution" and self.alone and not refusal(op)
+
+    def loaded(self, value: Value, read: Box | Op) -> tuple[Any, Any]:
+        """Elements of an input that one task, or one turn of it, reads, and how many times as many
+        bytes as these move, in whole sectors. A product over taps reads its image for each."""
+        if isinstance(read, Op):
+            depth, _ = self.right_side(read)
+            return depth * self.sides(read)[value is not read.operands[0]], 1.0
+        row: Any = value.element.bits / 8
+        for span, dim in zip(reversed(read.spans), reversed(value.dims), strict=True):
+            (size,) = self.numbers([span.size])
+            row = row * size
+            if not isinstance(dim, int) or np.any(size < dim):
+                break
+        (size,) = self.numbers([volume(read)])
+        return size, np.maximum(1.0, np.ceil(row / _SECTOR) * _SECTOR / np.maximum(row, 1))
+
+    def sides(self, op: Op) -> tuple[Any, Any]:
+        """Rows and columns of a contraction's tile."""
+        _, columns = self.right_side(op)
+        (size,) = self.numbers([volume(self.parts.boxes[op.results[0]])])
+        return size / columns, columns
+
+    def turns(self) -> Any:
+        """Of the walk along the sum."""
+        turns = self.trips
+        for op in self.products:
+            if self.walks_taps(op):
+                turns = np.ceil(self.right_side(op)[0] * op.operands[0].element.bits / 8 / _TURN)
+        return turns
+
+    def receivers(self, value: Value) -> Any:
+        """How many blocks one read of the second level serves."""
+        return 1.0
 
     def read(self, op: Op, number: int) -> Box:
         """What one operation reads of an input: others may read another part."""
@@ -189,7 +237,7 @@ class BlockCounter(Counter):
         registers = _REGISTERS * self.blocks.registers / np.maximum(self.held(), 1)
         return np.clip(np.floor(np.minimum(room, registers)), 1, _MOST_BLOCKS)
 
-    def seconds(self) -> Any:
+    def features(self) -> Features:
         footprint = self.footprint()
         for op in self.group.ops:
             if op.results[0] in self.parts.boxes:
@@ -197,27 +245,14 @@ class BlockCounter(Counter):
         self.loads(footprint)
         for root in self.group.roots:
             self.stores(root)
-        tasks = np.maximum(self.tasks, 1)  # a likely call may have none
-        active = np.minimum(tasks, self.executors)
-        moving, waiting = np.zeros(self.count), np.zeros(self.count)
-        for one in self.traffic:
-            taken = one.bytes / tasks / self.reached(one, active)
-            if one.overlapped:
-                moving = moving + taken
-            else:
-                waiting = waiting + taken
         resident = self.resident(footprint)
-        share = self.share(np.minimum(resident, np.ceil(tasks / self.executors)))
-        products, others = self.multiplying, self.busy
-        computing = np.maximum(products, others) + _WAITING * np.minimum(products, others)
-        slow, fast = np.maximum(computing, moving), np.minimum(computing, moving)
-        elements = sum(self.numbers(volume(self.parts.boxes[v]) for v in self.group.roots))
-        around = self.blocks.tile * (0.3 + 0.7 * np.minimum(1.0, elements / _TILE)) / resident
-        each = (slow + (1 - self.machine.overlap) * fast + waiting) / share + around
-        whole = tasks / self.executors
-        even = np.maximum(1.0, whole + UNEVEN)
-        rounds = np.where(resident > 1, np.where(whole <= 1, 1.0, even), np.ceil(whole))
-        return rounds * each + self.blocks.fill + self.machine.sync.step
+        return Features(
+            flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic), issue=0.0,
+            tasks=self.tasks, multiplying=self.multiplying * self.tasks, resident=resident,
+            share=self.share(np.minimum(resident, np.ceil(self.tasks / self.executors))),
+            elements=sum(self.numbers(volume(self.parts.boxes[v]) for v in self.group.roots)),
+            answers=self.turns() * self.answered * self.machine.levels[1].latency, launches=1,
+        )  # fmt: skip
 
     def share(self, blocks: Any) -> Any:
         """The part of an executor that so many blocks of it keep busy. Where products follow each
@@ -227,16 +262,8 @@ class BlockCounter(Counter):
             return 1.0
         warps: Any = 1.0
         for op in grained:
-            columns = self.right_side(op)[1]
-            (size,) = self.numbers([volume(self.parts.boxes[op.results[0]])])
-            warps = np.maximum(warps, self.padded(size / columns) / _ROWS_OF_WARP)
+            warps = np.maximum(warps, self.padded(self.sides(op)[0]) / _ROWS_OF_WARP)
         return np.minimum(1.0, blocks * np.minimum(warps, _WARPS) / _WARPS)
-
-    def reached(self, one: Traffic, active: Any) -> Any:
-        """Bytes per second of one of the active executors at the level of some traffic."""
-        rates = np.stack([_rate(level, active, one.kind) for level in self.machine.levels])
-        index = np.broadcast_to(np.asarray(one.level), active.shape)
-        return np.take_along_axis(rates, index[None], 0)[0]
 
 
 class _AtRunTime(Exception):
@@ -244,9 +271,11 @@ class _AtRunTime(Exception):
 
 
 class LargestGrain(BlockCounter):
-    """Products by the unit of the largest grain; windows are what they are."""
+    """Products by the unit of the largest grain; windows are what they are. Some warps bring them
+    while others multiply, for all tiles of an executor, one after the other."""
 
     largest = True
+    answered = 0.5
 
     def fits(self) -> Any:
         """Whole grains alone: units that large are not fed with parts of them. Sides change places
@@ -254,9 +283,8 @@ class LargestGrain(BlockCounter):
         found = super().fits()
         chained = any(v in self.after_products for op in self.products for v in op.operands[:2])
         for op in self.products:
-            depth, columns = self.right_side(op)
-            (size,) = self.numbers([volume(self.parts.boxes[op.results[0]])])
-            rows = size / columns
+            depth, _ = self.right_side(op)
+            rows, columns = self.sides(op)
             first, second, third = self.unit_of(op).grain or (1, 1, 1)
             whole = (rows % first == 0) & (columns % second == 0)
             turned = (columns % first == 0) & (rows % second == 0)
@@ -272,11 +300,42 @@ class LargestGrain(BlockCounter):
     def share(self, blocks: Any) -> Any:
         return 1.0
 
+    def resident(self, footprint: Any) -> Any:
+        return 1.0
 
-def _rate(level: Level, active: Any, kind: str) -> Any:
-    known = [row.executors for row in level.bandwidth]
-    totals = [getattr(row, kind) for row in level.bandwidth]
-    return np.interp(active, known, totals) / np.maximum(active, known[0])
+    def receivers(self, value: Value) -> Any:
+        """Of several waves of a lone product's tiles two neighbours read its larger window once."""
+        shared: Any = np.zeros(self.count, bool)
+        for op in self.products if self.alone else ():
+            rows, columns = self.sides(op)
+            if value in op.operands[:2]:
+                shared = rows > columns if value is op.operands[0] else rows <= columns
+        return np.where(shared & (self.tasks >= 2 * self.executors), 2.0, 1.0)
+
+    def stores(self, root: Value) -> None:
+        """Rows that lie along the last dim are stored with more, smaller accesses."""
+        total = self.whole(root)
+        turned: Any = np.zeros(self.count, bool)
+        for op in self.products:
+            turned = turned | (self.sides(op)[0] % (self.unit_of(op).grain or (1,))[0] != 0)
+        smaller = np.where(turned, _TURNED, 1.0)
+        self.traffic.append(Traffic(total, home(self.machine, total), "write", conflict=smaller))
+
+
+def unit_of(op: Op, machine: Machine, largest: bool) -> Unit | None:
+    """What multiplies a contraction's elements: the unit of the largest grain that has them, or of
+    the smallest; one without grains where there is no other. None where no unit has them."""
+    name = TF32 if may_use_tf32(op) else op.operands[0].element.name
+    units = [unit for unit in machine.units if name in unit.elements]
+    if not units and name == TF32:
+        return machine.unit("f32")
+    sign = 1 if largest else -1
+    return max(units, key=lambda unit: [sign * n for n in unit.grain], default=None)
+
+
+def multiplied(flops: float, unit: Unit, machine: Machine, starved: bool = False) -> float:
+    """Seconds in which all executors do so many flops; `starved`: operands come one by one."""
+    return flops / (unit.flops * machine.executors) / (_STARVED if starved else 1.0)
 
 
 def _grains(unit: Unit, rows: Any, columns: Any, depth: Any, exact: bool) -> Numbers:

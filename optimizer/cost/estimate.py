@@ -19,11 +19,11 @@ from ...hlo.deciding import at_hint, current, estimating
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
-from .access import Box, Propagation, Span, access_of, inner_spans, propagate
-from .build import Group
-from .cost import Features, Traffic, level_of, rates, seconds
-from .expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
-from .streaming import Stage, Stream
+from ..tiles.access import Box, Propagation, Span, access_of, inner_spans, propagate
+from ..tiles.build import Group
+from ..tiles.expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
+from ..tiles.streaming import Stage, Stream
+from .model import Features, Traffic, home, level_of, rates, seconds
 
 MOST_SIZES = 4096
 ALIGNED = (1, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
@@ -35,6 +35,7 @@ _EXPONENTIALS = frozenset({
 })  # fmt: skip
 _NARROW = frozenset(("f16", "bf16", "f8E4M3FN", "f8E5M2", "i8", "ui8"))
 _DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
+_TASK = 1e-7  # seconds around a task
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 # Of the efficiency of a product of the same size; the second in a tile function whose features are
 # innermost, where windows of many channels are copied for each tile.
@@ -88,8 +89,8 @@ def plans(
     written: bool = True,
 ) -> list[Plan]:
     """The best tilings by predicted time, over all ways to walk the group. `counter`: what counts
-    for the machine, that of executors with caches by default. `written`: whether they will be tile
-    functions, whose tiles have sizes that no call decides."""
+    for the machine (`blocks.counter_of`), that of executors with caches by default. `written`:
+    whether they will be tile functions, whose tiles have sizes that no call decides."""
     found: list[Plan] = []
     for way, stream in enumerate(ways):
         if stream is not None and isinstance(stream.extent, int) and stream.extent < SHORTEST_WALK:
@@ -140,10 +141,11 @@ def retimed(
     plan: Plan,
     clipped: bool,
     calls: Sequence[Mapping[str, int]],
+    counter: type[Counter] | None = None,
 ) -> Any:
     """How long a tiling of a group takes in calls of other sizes than it was chosen for: seconds in
     each. clipped: whether its tiles end where the tensors do, as those of kernels with exact tails.
-    """
+    counter: as of `plans`."""
     sizes = {name: np.array([call[name] for call in calls]) for name in calls[0]}
     at_sizes = evaluator(AtSizes({}, sizes))
     own = group.roots[0].dims
@@ -155,7 +157,22 @@ def retimed(
     candidates = _Candidates((*tiles, np.full(len(calls), plan.step)), tuple(dims))
     parts = _symbolic(group, plan.stream)
     with estimating():
-        return Counter(group, machine, plan.stream, candidates, parts, sizes).seconds()
+        return (counter or Counter)(group, machine, plan.stream, candidates, parts, sizes).seconds()
+
+
+def priced(
+    group: Group,
+    machine: Machine,
+    kind: type[Counter],
+    sizes: Sequence[Sequence[int]],
+    stream: Stream | None = None,
+    step: int = 0,
+) -> Any:
+    """Seconds of a group as a kernel, for each of some tile sizes of its roots' dims."""
+    columns = tuple(np.array([(*one, step) for one in sizes], np.int64).T)
+    candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
+    with estimating():
+        return kind(group, machine, stream, candidates, _symbolic(group, stream)).seconds()
 
 
 def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
@@ -165,10 +182,9 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
     parts = _symbolic(group, plan.stream)
     with estimating():
-        counter = Counter(group, machine, plan.stream, candidates, parts)
-        counter.seconds()
+        features = Counter(group, machine, plan.stream, candidates, parts).features()
     found = dict.fromkeys((level.name for level in machine.levels), 0.0)
-    for part in counter.traffic:
+    for part in features.traffic:
         level = int(np.broadcast_to(part.level, (1,))[0])
         found[machine.levels[level].name] += float(np.broadcast_to(part.bytes, (1,))[0])
     return found
@@ -298,6 +314,10 @@ class Counter:
         return self.trips if stage in (Stage.ALONG, Stage.FOLD, Stage.RUNNING) else 1.0
 
     def seconds(self) -> Any:
+        return seconds(self.features(), self.machine, self.executors)
+
+    def features(self) -> Features:
+        """What each candidate does."""
         footprint = self.footprint()
         scratch = level_of(self.machine, footprint)
         for op in self.group.ops:
@@ -306,11 +326,10 @@ class Counter:
         self.loads(footprint)
         for root in self.group.roots:
             self.stores(root)
-        features = Features(
+        return Features(
             flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic),
-            issue=self.tasks * 1e-7, tasks=self.tasks,
+            issue=self.tasks * _TASK, tasks=self.tasks, launches=1,
         )  # fmt: skip
-        return seconds(features, self.machine, self.executors) + self.machine.sync.step
 
     def footprint(self) -> Any:
         """Bytes of what stays in scratch."""
@@ -438,22 +457,18 @@ class Counter:
             total = self.whole(value)
             bytes = size * width * times * self.tasks
             first = np.minimum(bytes, total)
-            self.traffic.append(Traffic(first, self.home(total)))
+            self.traffic.append(Traffic(first, home(self.machine, total)))
             self.traffic.append(Traffic(bytes - first, np.maximum(near, 1)))
 
     def stores(self, root: Value) -> None:
         total = self.whole(root)
-        self.traffic.append(Traffic(total, self.home(total), "write"))
+        self.traffic.append(Traffic(total, home(self.machine, total), "write"))
 
     def whole(self, value: Value) -> Any:
         """Bytes of a tensor."""
         size = value.tensor.size
         count = size if isinstance(size, int) else self.number(expression(size))
         return count * (value.element.bits / 8)
-
-    def home(self, total: Any) -> Any:
-        """Where a whole tensor lies between two kernels that share the machine with others."""
-        return np.maximum(level_of(self.machine, 2 * total / self.executors), 1)
 
 
 def gathers(op: Op) -> bool:

@@ -11,8 +11,8 @@ import pytest
 from girih.backends.cpu import machines
 from girih.backends.cpu.contract import blocking, choose
 from girih.backends.cpu.contract.blocking import ProductShape
-from girih.optimizer.tiles.construct import ranked, score
-from girih.optimizer.tiles.cost import Features, Traffic
+from girih.optimizer.cost.construct import ranked, score
+from girih.optimizer.cost.model import Features, Traffic
 
 MACHINE = machines.typical("avx512")
 FIELDS = np.dtype([("size", np.int64)])

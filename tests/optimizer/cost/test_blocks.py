@@ -17,7 +17,7 @@ from girih.hlo.types import BF16
 from girih.optimizer.machine import from_json, to_json
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 
-from .programs import attention, causal_attention, jax, jnp
+from ..tiles.programs import attention, causal_attention, jax, jnp
 
 
 def half(*dims: int) -> np.ndarray:

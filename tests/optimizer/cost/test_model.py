@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from girih.backends.cpu import machines
-from girih.optimizer.tiles.cost import (
+from girih.optimizer.cost.model import (
     Features,
     Traffic,
     efficiency,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..machine import Machine
-from .cost import Features, seconds, work
+from .model import Features, seconds, work
 
 Array = np.ndarray[Any, Any]
 
