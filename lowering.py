@@ -93,10 +93,12 @@ class Lowering:
         from .hlo.deciding import decided_by
         from .optimizer.passes.encode import Encode, packings
 
+        plans = [plan for one in entries.values() for plan in (one, *one.others)]
+        if len(plans) == 1:
+            return dict(entries)
         alike: dict[str, str] = {}
-        for one in entries.values():
-            for plan in (one, *one.others):
-                alike = {**packings(plan.fused), **alike}
+        for plan in plans:
+            alike = {**packings(plan.fused), **alike}
         alike = {**alike, **self.alike}
         encode = Encode(lambda op: None, self.backend.shared_packing, alike)
 
