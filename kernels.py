@@ -390,8 +390,8 @@ def predicted(op: Op) -> float:
     Windows come from main memory once, then from the level that holds all arrays; what tiles
     compute moves through the level that holds the tiles of one run.
     """
+    from .optimizer.cost.assumed import TILE_SECONDS, WINDOW_SECONDS
     from .optimizer.cost.model import Features, Traffic, level_of, seconds
-    from .optimizer.cost.overheads import TILE_SECONDS, WINDOW_SECONDS
 
     machine = _machine()
     facts = sizes.work(op)

@@ -49,10 +49,6 @@ class MatrixAtom:
             return f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{d}"
         return f"{self.instruction}.{shape}.{d}.{a}.{b}"
 
-    @property
-    def least_architecture(self) -> int:
-        return min(self.versions)
-
     def operands(self) -> tuple[Layout, Layout, Layout]:
         """Layouts of A (m, k), B (k, n) and the accumulator (m, n) of mma.sync in registers."""
         if self.instruction != "mma.sync.aligned":

@@ -14,15 +14,17 @@ address space back, since every one of them comes from a parameter or from `shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ...hlo.deciding import largest, surely_at_most
 from ...hlo.errors import CompilerBug
-from ...hlo.graph import Region
+from ...hlo.graph import Op, Region
 from ...hlo.symbols import ceildiv, maximum
 from ...hlo.types import TensorType
+from ...optimizer.tiles.write import Unwritable
 from .. import llvm
 from ..llvm.index import CONSECUTIVE, SAME, Affine, Axis, Scopes, of_axis
 from ..llvm.places import KERNEL_MARK
@@ -35,8 +37,25 @@ SHARED = "shared"  # the one dynamic array of shared memory
 GRID = 2**31 - 1  # most blocks along x
 
 
+Made = TypeVar("Made")
+
+
 class Unfit(Exception):
     """An emitter does not take an operation; the plain way does, and a note gives the reason."""
+
+
+def first_that_fits(calls: Iterator[Op], emit: Callable[[Op], Made]) -> Made:
+    """What is made of the first tile function that fits; Unfit, with the last one's reason."""
+    reason = ""
+    try:
+        for call in calls:
+            try:
+                return emit(call)
+            except Unfit as unfit:
+                reason = str(unfit)
+    except Unwritable as unwritable:
+        reason = reason or str(unwritable)
+    raise Unfit(reason)
 
 
 def is_fixed(region: Region) -> bool:

@@ -21,6 +21,7 @@ from ...optimizer.passes.encode import Packing, stored_operand
 from .atoms import contraction_atoms
 from .target import Architecture, Target
 from .tile.matrix import atoms_of
+from .tile.split import stored
 
 _ROW, _STEP = 16, 32  # bytes: of a whole row of memory, of an instruction along the sum
 
@@ -100,7 +101,7 @@ def _ragged(dot: Op, architecture: Architecture) -> list[int]:
     unit = _ROW if any(atom.asynchronous for atom in atoms) else 4
     found = []
     for side in (0, 1) if atoms else ():
-        value, dims = _stored(dot.operands[side])
+        value, dims = stored(dot.operands[side])
         inner = next((value.dims[d] for d in reversed(range(value.rank)) if value.dims[d] != 1), 1)
         in_memory = value.op is None and len(dims) > 1 and inner < value.tensor.size
         if in_memory and inner * value.element.itemsize % unit:
@@ -135,20 +136,11 @@ def _contracted(dot: Op, side: int) -> tuple[int, ...]:
     return tuple(getattr(dot, f"{('lhs', 'rhs')[side]}_contracting_dimensions"))
 
 
-def _stored(value: Value) -> tuple[Value, list[int]]:
-    """What a value is a transposition of, and for each dim of that which of the value's."""
-    dims = list(range(value.rank))
-    while value.op is not None and value.op.name == "transpose":
-        dims = [dims[value.op.permutation.index(d)] for d in range(value.rank)]
-        value = value.op.operands[0]
-    return value, dims
-
-
 def _lies_along(dot: Op, side: int) -> bool:
     """Whether the dim of an operand whose elements are neighbours in memory is summed over."""
-    value, dims = _stored(dot.operands[side])
-    wide = [dim for dim, size in zip(dims, value.dims, strict=True) if size != 1]
-    return not wide or wide[-1] in _contracted(dot, side)
+    value, places = stored(dot.operands[side])
+    wide = [d for d in range(value.rank) if value.dims[d] != 1]
+    return not wide or places.index(wide[-1]) in _contracted(dot, side)
 
 
 def _along(dot: Op, side: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:

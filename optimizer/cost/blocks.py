@@ -238,14 +238,7 @@ class BlockCounter(Counter):
         return np.clip(np.floor(np.minimum(room, registers)), 1, _MOST_BLOCKS)
 
     def features(self) -> Features:
-        footprint = self.footprint()
-        for op in self.group.ops:
-            if op.results[0] in self.parts.boxes:
-                self.operation(op, None)
-        self.loads(footprint)
-        for root in self.group.roots:
-            self.stores(root)
-        resident = self.resident(footprint)
+        resident = self.resident(self.count_all())
         return Features(
             flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic), issue=0.0,
             tasks=self.tasks, multiplying=self.multiplying * self.tasks, resident=resident,

@@ -141,11 +141,11 @@ def retimed(
     plan: Plan,
     clipped: bool,
     calls: Sequence[Mapping[str, int]],
-    counter: type[Counter] | None = None,
+    kind: type[Counter],
 ) -> Any:
     """How long a tiling of a group takes in calls of other sizes than it was chosen for: seconds in
     each. clipped: whether its tiles end where the tensors do, as those of kernels with exact tails.
-    counter: as of `plans`."""
+    """
     sizes = {name: np.array([call[name] for call in calls]) for name in calls[0]}
     at_sizes = evaluator(AtSizes({}, sizes))
     own = group.roots[0].dims
@@ -157,32 +157,33 @@ def retimed(
     candidates = _Candidates((*tiles, np.full(len(calls), plan.step)), tuple(dims))
     parts = _symbolic(group, plan.stream)
     with estimating():
-        return (counter or Counter)(group, machine, plan.stream, candidates, parts, sizes).seconds()
+        return kind(group, machine, plan.stream, candidates, parts, sizes).seconds()
 
 
 def priced(
-    group: Group,
-    machine: Machine,
-    kind: type[Counter],
-    sizes: Sequence[Sequence[int]],
-    stream: Stream | None = None,
-    step: int = 0,
-) -> Any:
+    group: Group, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
+    stream: Stream | None, step: int,
+) -> Any:  # fmt: skip
     """Seconds of a group as a kernel, for each of some tile sizes of its roots' dims."""
+    with estimating():
+        return _counter(group, machine, kind, sizes, stream, step).seconds()
+
+
+def _counter(
+    group: Group, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
+    stream: Stream | None, step: int,
+) -> Counter:  # fmt: skip
     columns = tuple(np.array([(*one, step) for one in sizes], np.int64).T)
     candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
-    with estimating():
-        return kind(group, machine, stream, candidates, _symbolic(group, stream)).seconds()
+    return kind(group, machine, stream, candidates, _symbolic(group, stream))
 
 
 def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
     scratch included."""
-    columns = tuple(np.array([size]) for size in (*plan.sizes, plan.step))
-    candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
-    parts = _symbolic(group, plan.stream)
     with estimating():
-        features = Counter(group, machine, plan.stream, candidates, parts).features()
+        counter = _counter(group, machine, Counter, [plan.sizes], plan.stream, plan.step)
+        features = counter.features()
     found = dict.fromkeys((level.name for level in machine.levels), 0.0)
     for part in features.traffic:
         level = int(np.broadcast_to(part.level, (1,))[0])
@@ -318,6 +319,14 @@ class Counter:
 
     def features(self) -> Features:
         """What each candidate does."""
+        self.count_all()
+        return Features(
+            flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic),
+            issue=self.tasks * _TASK, tasks=self.tasks, launches=1,
+        )  # fmt: skip
+
+    def count_all(self) -> Any:
+        """Count operations and traffic; the footprint."""
         footprint = self.footprint()
         scratch = level_of(self.machine, footprint)
         for op in self.group.ops:
@@ -326,10 +335,7 @@ class Counter:
         self.loads(footprint)
         for root in self.group.roots:
             self.stores(root)
-        return Features(
-            flops=self.busy * self.tasks, rate=1.0, traffic=tuple(self.traffic),
-            issue=self.tasks * _TASK, tasks=self.tasks, launches=1,
-        )  # fmt: skip
+        return footprint
 
     def footprint(self) -> Any:
         """Bytes of what stays in scratch."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -160,12 +161,11 @@ class Connect:
         """The best tilings as a counter has it. A contraction alone has those of its kernel where
         blocks of threads run it."""
         main = lone_contraction(group) if self.walk else None
-        if main is None or not issubclass(counter, BlockCounter):
-            return plans(group, self.machine, self.ways(group), counter=counter)
-        try:
-            return contraction.tilings(group, main, self.machine, counter)
-        except Unwritable:
+        if main is not None and issubclass(counter, BlockCounter):
+            with suppress(Unwritable):
+                return contraction.tilings(group, main, self.machine, counter)
             return []
+        return plans(group, self.machine, self.ways(group), counter=counter)
 
     def _alike(self, group: Group) -> bool:
         """Whether a tile is as large in all roots, and holds all operations."""
@@ -351,7 +351,6 @@ class _Queue:
         most = 2 * bytes / rate + machine.sync.step
         if machine.blocks is not None:
             most += machine.blocks.fill
-        if machine.blocks is not None:
             longer = max(producer.time, consumer.time)
             return most > self.believed(producer, consumer, longer) - longer
         margin = self.margin(producer, consumer)

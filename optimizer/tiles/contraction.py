@@ -90,13 +90,8 @@ def _over_taps(main: Op) -> bool:
 def _direct(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
     ways = [None, *streams(group.ops, group.roots)]
     way, step = _walk(ways, main, kind)
-    stream = ways[way]
-    sizes = list(dict.fromkeys((_wide if kind.largest else _cut_sizes)(group, main)))
-    if not sizes:
-        raise Unwritable("no tile suits its result")
-    times = priced(group, machine, kind, sizes, stream, step)
-    found = _sorted(times, sizes, stream, step)
-    return [plan._replace(way=way) for plan in found]
+    sizes = (_wide if kind.largest else _cut_sizes)(group, main)
+    return _sorted(group, machine, kind, sizes, ways[way], step, way)
 
 
 def built(group: Group, operands: Sequence[Value], plan: Plan, name: str) -> Op:
@@ -119,33 +114,32 @@ def calls(
     operands: Sequence[Value], region: Region, machine: Machine, kind: type[BlockCounter]
 ) -> Iterator[Op]:
     """The kernel_calls of a region around one contraction, best first; Unwritable, with the reason,
-    where there is none."""
+    after the last."""
     group, main = contraction_group(region)
     name = "convolution" if main.name == "convolution" else "contraction"
-    reason, found = "no tile of its result stands alone", False
     ways = [tilings, _direct] if _over_taps(main) and not kind.largest else [tilings]
+    reasons = ["no tile of its result stands alone"]
     for way in ways:
         try:
-            plans = way(group, main, machine, kind)[:_TRIES]
+            for plan in way(group, main, machine, kind)[:_TRIES]:
+                try:
+                    yield built(group, operands, plan, name)
+                except Unwritable as unwritable:
+                    reasons.append(str(unwritable))
         except Unwritable as unwritable:
-            reason = str(unwritable)
-            continue
-        for plan in plans:
-            try:
-                op = built(group, operands, plan, name)
-            except Unwritable as unwritable:
-                reason = str(unwritable)
-                continue
-            found = True
-            yield op
-    if not found:
-        raise Unwritable(reason)
+            reasons.append(str(unwritable))
+    raise Unwritable(reasons[-1])
 
 
 def _sorted(
-    times: Sequence[float], sizes: Sequence[tuple[int, ...]], stream: Stream | None, step: int
-) -> list[Plan]:
-    found = [Plan(float(t), one, stream, step) for t, one in zip(times, sizes, strict=True)]
+    group: Group, machine: Machine, kind: type[BlockCounter], sizes: Iterator[tuple[int, ...]],
+    stream: Stream | None, step: int, way: int = 0,
+) -> list[Plan]:  # fmt: skip
+    tiles = list(dict.fromkeys(sizes))
+    if not tiles:
+        raise Unwritable("no tile suits its result")
+    times = priced(group, machine, kind, tiles, stream, step)
+    found = [Plan(float(t), one, stream, step, way) for t, one in zip(times, tiles, strict=True)]
     least = NOISE * min(plan.time for plan in found)
     # Of times that a prediction does not tell apart, the larger tile: it moves less.
     return sorted(found, key=lambda p: (max(p.time, least), -math.prod(p.sizes), p.sizes))
@@ -202,13 +196,9 @@ def _wide(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
     for rows, columns in itertools.product(_OF_LARGEST.rows, _OF_LARGEST.columns):
         for first, second in ((rows, columns), (columns, rows)):
             small = rows * columns <= _LARGEST and (first >= 64 or first == columns)
-            if small and not _wasteful(first, likely[-2]) and not _wasteful(second, likely[-1]):
+            needed = zip((first, second), likely[-2:], strict=True)
+            if small and all(size < 2 * dim or size <= 8 for size, dim in needed):
                 yield (*(1 for _ in dims[:-2]), first, second)
-
-
-def _wasteful(size: int, dim: int) -> bool:
-    """Whether a tile is more than twice what the dim needs."""
-    return size >= 2 * dim and size > 8
 
 
 def _cut_sizes(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
@@ -229,21 +219,13 @@ def _cut_sizes(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
 # Convolutions.
 
 
-def step_bytes(main: Op) -> int:
-    """Bytes of a pixel that one turn of the loop multiplies."""
-    size = main.operands[0].element.itemsize
-    depth, _ = group_features(main)
-    return step_of(depth, TURN // size, _LEAST_TURN // size) * size
-
-
 def _implicit(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
-    step = step_bytes(main) // main.operands[0].element.itemsize
-    sizes = list(dict.fromkeys(_pixels(main, _OF_LARGEST if kind.largest else _OF_BLOCKS)))
-    if not sizes:
-        raise Unwritable("no tile suits its groups of features")
+    size = main.operands[0].element.itemsize
+    step = step_of(group_features(main)[0], TURN // size, _LEAST_TURN // size)
     if group.roots[0].dims != main.result.dims:
         group = make_group([main], main.operands, [main.result])
-    return _sorted(priced(group, machine, kind, sizes, None, step), sizes, None, step)
+    sizes = _pixels(main, _OF_LARGEST if kind.largest else _OF_BLOCKS)
+    return _sorted(group, machine, kind, sizes, None, step)
 
 
 def _pixels(main: Op, sides: Sides) -> Iterator[tuple[int, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from ....optimizer.cost import overheads
+from ....optimizer.cost import assumed
 from ....optimizer.cost.construct import ranked, score
 from ....optimizer.cost.model import Features, Traffic, efficiency, level_of, scattered
 from ....optimizer.machine import Machine, Unit
@@ -141,25 +141,25 @@ class _Counts:
         one = 2.0 * shape.lanes / self.unit.flops  # of a vector product
         calls = shape.outer * self.panels * self.groups * self.depths
         sums = shape.outer * shape.rows * self.vectors
-        count = overheads.CALL * calls + overheads.STORED * sums
-        count = count + (overheads.STORED + overheads.LOADED) * sums * (self.depths - 1)
+        count = assumed.CALL * calls + assumed.STORED * sums
+        count = count + (assumed.STORED + assumed.LOADED) * sums * (self.depths - 1)
         if not shape.plain_result:
-            count = count + (overheads.STORED + overheads.LOADED) * sums
+            count = count + (assumed.STORED + assumed.LOADED) * sums
         slow = shape.right_must_pack and not shape.right_by_vector
         packed = np.where(cuts["pack_right"], self.row_parts, 0) * shape.depth * self.vectors
-        copied = overheads.PACKED_SLOWLY if slow else overheads.PACKED
+        copied = assumed.PACKED_SLOWLY if slow else assumed.PACKED
         count = count + shape.outer * packed * copied
         slow = shape.left_must_pack and shape.left_depth_stride != 1
         steps = shape.depth if slow else -(-shape.depth // shape.lanes)
         packed = np.where(cuts["pack_left"], self.column_parts, 0) * shape.rows * steps
-        count = count + shape.outer * packed * overheads.PACKED + overheads.TILE * tasks
+        count = count + shape.outer * packed * assumed.PACKED + assumed.TILE * tasks
         # Columns of a right side in place lie far apart: each step is on another page. Few pages
         # stay known to the next panel and the next group; many are looked up again.
-        far = abs(shape.right_depth_stride) * self.bytes >= overheads.FAR_BYTES
+        far = abs(shape.right_depth_stride) * self.bytes >= assumed.FAR_BYTES
         pages = self.column_parts * (1 + self.slice // _PAGE)
         visits = np.where(self.depth <= _PAGES, self.blocks * pages, self.panels * self.groups)
         steps = np.where(cuts["pack_right"], 0, shape.outer * visits)
-        return one * (count + (overheads.FAR if far else 0.0) * steps * shape.depth)
+        return one * (count + (assumed.FAR if far else 0.0) * steps * shape.depth)
 
     def right(self) -> list[Traffic]:
         shape, cuts = self.shape, self.cuts
@@ -175,14 +175,14 @@ class _Counts:
         again = np.maximum(self.level(matrix + near), block)
         source = np.where(self.row_parts > 1, again, self.everything)
         per_part = float(self.right_all) * self.row_parts
-        conflict = scattered(self.machine, source, loose, self.executors, overheads.OUTSTANDING)
+        conflict = scattered(self.machine, source, loose, self.executors, assumed.OUTSTANDING)
         # A panel once per row block, then once more per row panel.
         blocks = float(self.right_all) * (self.blocks - np.where(packed, 0, self.row_parts))
         panels = float(self.right_all) * (self.panels - self.blocks)
         inner = self.level(self.right_panel + self.rows * self.depth * self.bytes, **lies)
         steps = np.where(far, run, 1 << 20)
-        slow = scattered(self.machine, block, steps, self.executors, overheads.OUTSTANDING)
-        slower = scattered(self.machine, inner, steps, self.executors, overheads.OUTSTANDING)
+        slow = scattered(self.machine, block, steps, self.executors, assumed.OUTSTANDING)
+        slower = scattered(self.machine, inner, steps, self.executors, assumed.OUTSTANDING)
         return [
             Traffic(np.where(packed, 0.0, per_part), source, "read", conflict),
             Traffic(np.where(packed, per_part, 0.0), source, "read", conflict, False),
@@ -202,7 +202,7 @@ class _Counts:
         once, again = float(self.left_all), float(self.left_all) * (self.column_parts - 1)
         groups = float(self.left_all) * (self.groups - np.where(packed, 0, self.column_parts))
         inner = self.level(self.left_block * self.depth + 2 * self.right_panel, **lies)
-        written = overheads.COPIES * np.where(packed, once + again, 0.0)
+        written = assumed.COPIES * np.where(packed, once + again, 0.0)
         # Lines of all rows of a panel are read at the same time: too many in one place push each
         # other out before their next element is needed.
         line = self.machine.levels[0].line

@@ -1,7 +1,7 @@
 """How loop kernels are cut: lanes of a vector, vectors of a turn, elements of a tile.
 
 `default` cuts by the types and the weight of what is computed; `LoopProblem` predicts the time of
-every cut, for `optimizer/tiles/construct.py`.
+every cut, for `optimizer/cost/construct.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....hlo.graph import Region
-from ....optimizer.cost import overheads
+from ....optimizer.cost import assumed
 from ....optimizer.cost.model import Features, Traffic, efficiency, level_of
 from ....optimizer.machine import Machine
 from ...plain.frame import BLOCK, cost, lanes_for
@@ -91,14 +91,14 @@ class LoopProblem:
             # A block is read, shuffled log2(edge) times, staged and stored. Two copies of it stand
             # in registers while it is shuffled, or some of them do not.
             crowded = 2 * lanes / self.target.vector_registers - 0.5
-            per_vector = 3.0 + np.log2(lanes) + overheads.LOOP_SPILLED * np.maximum(0.0, crowded)
+            per_vector = 3.0 + np.log2(lanes) + assumed.LOOP_SPILLED * np.maximum(0.0, crowded)
         turns = elements / (lanes * configurations["unroll"])
         if self.kind == "loop":
             tasks = np.ceil(elements / configurations["block"])
-            issue = one * (overheads.LOOP_TURN * turns + overheads.LOOP_TILE * tasks)
+            issue = one * (assumed.LOOP_TURN * turns + assumed.LOOP_TILE * tasks)
         else:
             tasks = np.full(len(lanes), max(1, self.region.results[0].dims[0]))
-            issue = one * (overheads.LOOP_TURN * turns + self.ends(configurations))
+            issue = one * (assumed.LOOP_TURN * turns + self.ends(configurations))
         read = float(sum(value.tensor.bytes for value in region.arguments))
         written = float(sum(value.tensor.bytes for value in region.results))
         level = level_of(machine, read + written, executors)

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from ....hlo.errors import UserError
-from ....optimizer.machine import Machine, from_json, read_machine, to_json
+from ....optimizer.machine import Machine, digest, from_json, read_machine, to_json
 from ..codegen import Target
 
 HOST = "host"
@@ -60,14 +60,13 @@ def label(machine: Machine) -> str:
     """What provenance calls a machine: its name, with a digest unless it is a typical one."""
     if machine.name in TYPICAL and machine == typical(machine.name):
         return machine.name
-    digest = hashlib.blake2b(to_json(machine).encode(), digest_size=8).hexdigest()
-    return f"{machine.name} {digest}"
+    return f"{machine.name} {digest(machine)}"
 
 
 def host_file() -> Path:
     """Where the description of this machine is kept: by processor, features and cores."""
-    digest = hashlib.blake2b("\n".join(_identity()).encode(), digest_size=8).hexdigest()
-    return cache_folder() / "machines" / f"{digest}.json"
+    name = hashlib.blake2b("\n".join(_identity()).encode(), digest_size=8).hexdigest()
+    return cache_folder() / "machines" / f"{name}.json"
 
 
 def keep(machine: Machine) -> Path:

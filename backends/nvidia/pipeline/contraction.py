@@ -6,8 +6,7 @@ from __future__ import annotations
 from ....hlo.graph import Op, Region
 from ....optimizer.cost.blocks import LargestGrain
 from ....optimizer.tiles.contraction import CONTRACTIONS, calls
-from ....optimizer.tiles.write import Unwritable
-from ..frame import Unfit
+from ..frame import Unfit, first_that_fits
 from ..launch import KernelCode
 from ..target import Target
 from .emit import code_of, plan_of
@@ -27,13 +26,5 @@ def plan(op: Op, region: Region, target: Target) -> Schedule:
         kinds = tuple(value.element.name for value in main.operands)
         if main.name in CONTRACTIONS and (kinds not in KINDS or not main.result.tensor.size):
             raise Unfit(f"a product of {' and '.join(kinds)}")
-    reason = "no tile of its result stands alone"
-    try:
-        for call in calls(op.operands, region, target.machine, LargestGrain):
-            try:
-                return plan_of(call, target)
-            except Unfit as unfit:
-                reason = str(unfit)
-    except Unwritable as unwritable:
-        reason = str(unwritable)
-    raise Unfit(reason)
+    found = calls(op.operands, region, target.machine, LargestGrain)
+    return first_that_fits(found, lambda call: plan_of(call, target))

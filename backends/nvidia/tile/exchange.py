@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Value
 from ....hlo.types import ElementType
-from ....optimizer.cost.overheads import MEETING
+from ....optimizer.cost.assumed import MEETING
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register

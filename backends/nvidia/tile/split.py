@@ -69,7 +69,7 @@ def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) 
     (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
     first = partial(main, parts)
     whole = Parts()
-    operands = [_stored(value)[0] for value in main.operands]
+    operands = [stored(value)[0] for value in main.operands]
     if any(value.owner is not region for value in operands):
         raise Unfit("an operand of a sum in parts is computed")
     sums = whole.reserve(first.results[0].tensor.bytes)
@@ -85,7 +85,7 @@ def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) 
     return whole.code(main.definition.flops(main), moved, (note,))
 
 
-def _stored(value: Value) -> tuple[Value, list[int]]:
+def stored(value: Value) -> tuple[Value, list[int]]:
     """What an operand is a transposition of, and for each of the operand's dims which of its."""
     dims = list(range(value.rank))
     while value.op is not None and value.op.name == "transpose":
@@ -104,7 +104,7 @@ def partial(main: Op, parts: int) -> Region:
     types: list[TensorType] = []
     facts: dict[str, Any] = dict(main.attributes)
     for operand, side in zip(main.operands, ("lhs", "rhs"), strict=True):
-        value, order = _stored(operand)
+        value, order = stored(operand)
         (summed,) = (order[d] for d in getattr(main, f"{side}_contracting_dimensions"))
         batches = [order[d] for d in getattr(main, f"{side}_batching_dimensions")]
         free = [d for n, d in enumerate(order) if d != summed and d not in batches]
@@ -125,7 +125,7 @@ def partial(main: Op, parts: int) -> Region:
 def _of_groups(main: Op, parts: int) -> Region:
     """The convolution with as many groups of input features, each of which gives all features."""
     b = Builder(main.origin, check=False)
-    (image, lies), (kernel, ours) = map(_stored, main.operands)
+    (image, lies), (kernel, ours) = map(stored, main.operands)
     feature, depth = (
         ours[d] for d in (main.kernel_output_feature_dimension, main.kernel_input_feature_dimension)
     )

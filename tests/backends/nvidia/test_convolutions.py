@@ -177,7 +177,7 @@ def test_results_in_planes(on, instruction):
 
 @pytest.mark.parametrize(("on", "instruction"), [(SM_90A, HOPPER), (SM_80, AMPERE)])
 def test_few_features(monkeypatch, on, instruction):
-    monkeypatch.setattr(images, "_WORTH", 0)
+    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
     facts = {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}
     region = convolution((1, 19, 17, 3), 16, (7, 7), **facts)
     check(region, on, instruction)
@@ -186,7 +186,7 @@ def test_few_features(monkeypatch, on, instruction):
 
 @pytest.mark.parametrize(("on", "instruction"), [(SM_90A, HOPPER), (SM_80, AMPERE)])
 def test_transposed_convolutions(monkeypatch, on, instruction):
-    monkeypatch.setattr(images, "_WORTH", 0)
+    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
     facts = {"lhs_dilation": (2, 2), "padding": ((1, 2), (1, 2))}
     check(convolution((1, 5, 6, 32), 16, (3, 3), **facts), on, instruction)
 

@@ -28,7 +28,7 @@ OIHW = numbers(2, channels_first=True)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(images, "_WORTH", 0)
+    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
 
 
 def region(x: Sequence[int], w: Sequence[int], facts: dict[str, Any]) -> Region:
