@@ -21,10 +21,15 @@ from .types import TensorType
 from .verify import compatible
 
 
-def with_needed_sizes(module: Module) -> Module:
+def with_needed_sizes(module: Module, of_calls: bool = False) -> Module:
     """The module with a constraint for each clause about sizes that does not follow yet; itself
-    where all do. UserError with the line where what is said and needed leaves no size."""
-    known = set(names_of(module))
+    where all do. UserError with the line where what is said and needed leaves no size.
+
+    of_calls: of sizes that arguments tell alone; those that data decide the program checks itself.
+    """
+    arguments = module.body.arguments if of_calls else ()
+    told = {name for value in arguments for dim in _dims(value.type) for name in symbols_of(dim)}
+    known = told if of_calls else set(names_of(module))
     if not known:
         return module
     facts, found = module.assumptions, list(module.constraints)

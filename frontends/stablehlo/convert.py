@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,9 @@ from ...hlo.graph import (
     Weight,
     arguments,
 )
+from ...hlo.needed_sizes import with_needed_sizes
 from ...hlo.sizes import Symbol
+from ...hlo.specialize import with_inferred_sizes
 from ...hlo.types import (
     TOKEN,
     Element,
@@ -134,7 +136,10 @@ class Converter:
                 return self._again(sizes_as_arguments=True)._module()
         again = self._again()
         again.free_shapes, again.symbolic = False, True
-        return again._module().with_notes(f"sizes are computed while it runs: {reasons[0]}")
+        module = again._module()
+        needed = with_needed_sizes(with_inferred_sizes(module), of_calls=True)
+        module = replace(module, constraints=needed.constraints)
+        return module.with_notes(f"sizes are computed while it runs: {reasons[0]}")
 
     def _again(self, sizes_as_arguments: bool = False) -> Converter:
         """The same conversion, not begun yet."""

@@ -8,7 +8,7 @@ from typing import Any
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Value
 from ...hlo.ops.shape import padded_dim
-from ...hlo.symbols import Dim, SymbolicDim
+from ...hlo.symbols import Dim, SymbolicDim, maximum
 from ...hlo.types import I32, TensorType
 from .scope import Rule, Scope, Unmasked, Whole, entries_of, line, scalars, sliced, spread, taken
 
@@ -273,6 +273,66 @@ def pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(s.fit(b, made, s.whole(dims)), tuple(dims))
 
 
+def dynamic_pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+    """Paddings that are operands: each element is fetched from its place."""
+    x, filler = xs[:2]
+    paddings = [entries_of(s, b, operand) for operand in op.operands[2:]]
+    lows, highs, inners = ([] if one is None else one for one in paddings)
+    if None in paddings:
+        raise Unmasked("its paddings are computed as whole vectors")
+    value, dims = x.value, list(x.dims)
+    for axis, amounts in enumerate(zip(lows, highs, inners, strict=True)):
+        known = [one if isinstance(one, int) else s.number(one) for one in amounts]
+        if known == [0, 0, 0]:
+            continue
+        low, high, inner = (
+            _scalar(s, b, one) if size is None else s.size(b, size)
+            for one, size in zip(amounts, known, strict=True)
+        )
+        count, zero, one = s.size(b, x.dims[axis]), b.constant(0, low.tensor), s.size(b, 1)
+        gaps = b("multiply", b("maximum", b("subtract", count, one), zero), inner)
+        total = b("add", b("add", b("add", low, count), gaps), high)
+        dims[axis] = _padded(s, b, op, axis, x, known, total)
+        places = line(b, s.largest(dims[axis]))
+        moved = b("subtract", places, spread(b, low, places))
+        step = spread(b, b("add", inner, one), places)
+        source = b("divide", moved, step)
+        inside = b("and", b.compare("EQ", b("multiply", source, step), moved), b(
+            "and", b.compare("GE", moved, spread(b, zero, places)),
+            b.compare("LT", source, spread(b, count, places)),
+        ))  # fmt: skip
+        least = _with_axis(value.dims, axis, maximum(value.dims[axis], 1))
+        value = taken(b, s.fit(b, value, least), axis, source)
+        mask = b.broadcast(inside, value.dims, (axis,))
+        value = b("select", mask, value, b.broadcast(filler.value, value.dims, ()))
+    return Whole(value, tuple(dims))
+
+
+def _padded(
+    s: Scope, b: Builder, op: Op, axis: int, x: Whole, known: Sequence[Dim | None], total: Value
+) -> Dim:  # fmt: skip
+    """The true size of an axis that has been padded to `total`."""
+    declared = op.type.dims[axis]
+    count = s.declared(declared)
+    low, high, inner = known
+    if low is not None and high is not None and inner is not None:
+        between = maximum(x.dims[axis] - 1, 0) * inner
+        size = low + x.dims[axis] + between + high
+        if count is not None:
+            s.same(b, op, count, size)
+        return size
+    if count is not None:
+        s.check(b, op, lambda: b.compare("EQ", total, s.size(b, count)), f"its size is {count}")
+        return count
+    return s.sized(b, op, declared, total)
+
+
+def _scalar(s: Scope, b: Builder, entry: int | Value) -> Value:
+    """An entry of a shape operand as an i32 scalar."""
+    assert isinstance(entry, Value)
+    return b.convert(b.reshape(s.find(entry).value, ()), I32)
+
+
 def reverse(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     (x,) = xs
     plain = tuple(d for d in op.dimensions if s.is_whole((x.dims[d],)))
@@ -395,6 +455,7 @@ RULES: dict[str, Rule] = {
     "dynamic_broadcast_in_dim": broadcast,
     "dynamic_gather": gather,
     "dynamic_iota": iota,
+    "dynamic_pad": dynamic_pad,
     "dynamic_reshape": reshape,
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update,

@@ -30,7 +30,7 @@ NOTE = (
 RULES: dict[str, Rule] = {**moves.RULES, **folds.RULES, **control.RULES}
 _STARTS = (
     "set_dimension_size", "dynamic_broadcast_in_dim", "dynamic_iota", "dynamic_reshape",
-    "real_dynamic_slice", "dynamic_gather",
+    "real_dynamic_slice", "dynamic_gather", "dynamic_pad",
 )  # fmt: skip
 
 

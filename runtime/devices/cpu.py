@@ -425,7 +425,7 @@ class CpuContext:
     def __init__(self, variant: CpuVariant) -> None:
         self.variant = variant
         self.block = block = variant.block.copy()
-        self.io = variant.io_type.from_buffer(block, 8 * _WORDS)
+        self.io = variant.io_type.from_buffer(block, 8 * _WORDS)  # pyright: ignore[reportArgumentType]
         self.address: int = _addressof(self.io) - 8 * _WORDS
         block[variant.inside] += self.address
         self._memory: Pages | None = None

@@ -251,6 +251,37 @@ def test_examples_say_what_an_argument_is():
     assert any("size 3, as the example is" in note for note in program.module.notes)
 
 
+def test_paddings_that_data_decide():
+    text = """
+    func.func @main(%n: tensor<i32>, %x: tensor<?x2xf32>, %y: tensor<?x2xf32>)
+        -> (tensor<?x2xf32>, tensor<?x2xf32>) {
+      %f = stablehlo.constant dense<7.0> : tensor<f32>
+      %z = stablehlo.constant dense<0> : tensor<1xi32>
+      %o = stablehlo.constant dense<[1, 0]> : tensor<2xi32>
+      %1 = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+      %2 = stablehlo.concatenate %1, %z, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+      %3 = stablehlo.dynamic_pad %x, %f, %2, %o, %2 : (tensor<?x2xf32>, tensor<f32>, tensor<2xi32>,
+        tensor<2xi32>, tensor<2xi32>) -> tensor<?x2xf32>
+      %4 = stablehlo.add %x, %y : tensor<?x2xf32>
+      return %3, %4 : tensor<?x2xf32>, tensor<?x2xf32>
+    }
+    """
+    module = girih.import_model(text)
+    x_rows, y_rows = (argument.tensor.dims[0] for argument in module.body.arguments[1:])
+    padded = str(module.body.results[0].tensor.dims[0])
+    # What operations need of sizes that calls decide is checked by calls.
+    assert [str(one) for one in module.constraints] == [f"{x_rows} == {y_rows}"]
+    sizes = {str(x_rows): (0, 4), str(y_rows): (0, 4), padded: (0, 20)}
+    program = girih.compile(module, sizes=sizes, options=girih.Options(cache="off", size_plans=1))
+    for n, rows in ((0, 3), (2, 4), (3, 1), (2, 0)):
+        x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        equal(program(np.int32(n), x, x), girih.interpret(module, (np.int32(n), x, x)))
+    with pytest.raises(girih.UserError, match="d.* that data decide is not in 0..20"):
+        program(np.int32(20), x, x)
+    with pytest.raises(girih.UserError, match="must be 0|does not hold"):
+        program(np.int32(1), x, np.zeros((2, 2), np.float32))
+
+
 LOOP = """
 func.func private @half(%n: tensor<i32>) -> tensor<i32> {
   %c = stablehlo.constant dense<2> : tensor<i32>

@@ -15,7 +15,7 @@ from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Value
 from girih.hlo.ops.examples import scalar_body
 from girih.hlo.sizes import Symbol
-from girih.hlo.symbols import SymbolicDim
+from girih.hlo.symbols import SymbolicDim, maximum
 from girih.hlo.types import F32, I32, TensorType
 from girih.hlo.verify import INLINED, verify
 from girih.optimizer.masks.scope import Scope, Whole
@@ -195,6 +195,10 @@ CASES: dict[str, Callable[..., Any]] = {
           interior_padding=(1, 0)),
         b("pad", x, b.constant(9, of()), edge_padding_low=(1, 0), edge_padding_high=(-1, 1),
           interior_padding=(0, 0)),
+    ],
+    "padded_by_operands": lambda b, x, y: [
+        b("dynamic_pad", x, b.constant(9, of()), vector(b, size(b, y, 0), -1), vector(b, 1, 2),
+          vector(b, size(b, y, 0), 1), type=of(V + U + maximum(U - 1, 0) * V + 1, 6)),
     ],
     "flat": lambda b, x, y: [
         b("dynamic_reshape", x, vector(b, b("multiply", size(b, x, 0),
