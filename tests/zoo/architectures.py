@@ -662,6 +662,7 @@ def page(rows: dict[str, Row]) -> str:
         " compile and agree.",
         "The error is the largest difference as a share of the result's largest value; it is at"
         f" most {TOLERANCE['float32']:.0e} in float32, {TOLERANCE['bfloat16']:.0e} in bfloat16.",
+        "vits draws random numbers: it is compared with its noise scales at 0.",
         "",
         "| model | exports | compiles | agrees | error | note |",
         "|---|---|---|---|---|---|",
