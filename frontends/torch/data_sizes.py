@@ -46,6 +46,12 @@ class DataSizes:
         """Whether data decide that size."""
         return isinstance(dim, SymbolicDim) and any(n in self.values for n in dim.symbols)
 
+    def of_number(self, number: Any) -> Any:
+        """The size that a scalar of the program is; what is none stays."""
+        found = (n for n, value in self.values.items() if value is number)
+        name = next(found, None) if isinstance(number, Value) else None
+        return number if name is None else SymbolicDim(name)
+
     def lacks(self, dim: Dim) -> bool:
         """Whether nothing tells a symbol of that size yet."""
         return any(n not in self.values and n not in self.given for n in symbols_of(dim))

@@ -179,7 +179,7 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
         branches=tuple(
             said for said in _branches(exported, reader.values) if not is_known(said, facts)
         ),
-        notes=tuple(_fixed_sizes(exported)),
+        notes=(*_fixed_sizes(exported), *_lost_lines(exported, graph)),
         name=name,
     )
 
@@ -279,6 +279,17 @@ def _fixed_sizes(exported: Any) -> list[str]:
                 what = f"dimension {place[3]} of {place[1]}{place[2]}"
                 found.append(f"{line}: the model fixes {what} to {size}, which was to be open")
     return found
+
+
+def _lost_lines(exported: Any, graph: Graph) -> list[str]:
+    """A note where PyTorch has traced a joint graph from generated code."""
+    joint = exported.graph_signature.backward_signature is not None
+    if not joint or any(origin.file for node in graph.nodes for origin in node.origin):
+        return []
+    return [
+        "PyTorch's joint graph has no lines of the model; girih.joint_graph(exported) makes one "
+        "that has them"
+    ]
 
 
 def _branches(exported: Any, values: Values) -> list[SizeConstraint]:

@@ -9,6 +9,7 @@ from ...hlo.graph import Origin
 from ..user_line import is_ours
 
 _FRAME = re.compile(r'^\s*File "(.*)", line (\d+), in ', re.MULTILINE)
+_GENERATED = "<eval_with_key>"
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
 _LAYERS = re.compile(r"[/\\]torch[/\\]nn[/\\](?!modules[/\\]module\.py)")
 
@@ -16,8 +17,8 @@ _LAYERS = re.compile(r"[/\\]torch[/\\]nn[/\\](?!modules[/\\]module\.py)")
 @lru_cache(maxsize=4096)
 def user_frame(stack_trace: str) -> tuple[str, int]:
     """The innermost frame outside PyTorch itself and girih; the innermost of all if there is no
-    other."""
-    frames = _FRAME.findall(stack_trace)
+    other. Code that PyTorch has generated of a graph is nobody's line."""
+    frames = [found for found in _FRAME.findall(stack_trace) if not found[0].startswith(_GENERATED)]
     for file, line in reversed(frames):
         if not _LIBRARY.search(file) and not is_ours(file):
             return file, int(line)

@@ -171,6 +171,8 @@ def parts(x: Any, n: Any) -> Any:
         torch.zeros(count, 2) + count,
         torch.arange(count),
         torch.cat([x[:count], x[:1]]),
+        (torch.arange(count) < x[:, :1]).view(1, 5, count),
+        x[:, :1].expand(5, count),
     )
 
 

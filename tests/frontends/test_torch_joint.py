@@ -89,6 +89,14 @@ def test_what_a_backward_function_computes_has_the_line_of_its_operation() -> No
         assert backward.meta[field] == forward.meta[field]
 
 
+def test_a_joint_graph_without_lines_says_how_to_keep_them() -> None:
+    model = nn.Linear(2, 1)
+    made = _export_forward_backward(exported(model, torch.ones(1, 2)))
+    module = girih.import_model(made)
+    assert ["girih.joint_graph" in note for note in module.notes] == [True]
+    assert not [o for op in module.main.body.ops for o in op.origin if o.file]
+
+
 @torch.library.custom_op("girih_tests::opaque", mutates_args=())
 def opaque(x: torch.Tensor) -> torch.Tensor:
     return x.clone()

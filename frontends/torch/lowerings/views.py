@@ -31,7 +31,7 @@ def reshaped(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
 def viewed(c: Context, self: Value, size: Sequence[Any]) -> Value:
     """The same elements, row-major, with these dims, of which -1 is what is left for it. The
     declared dims may be formulas that only hold where the trace was made."""
-    sizes: list[Dim] = [sized(given) for given in size]
+    sizes: list[Dim] = [sized(c.data.of_number(given)) for given in size]
     if all(isinstance(given, int) for given in (*self.dims, *sizes)):
         return reshaped(c, self)
     if -1 in sizes:
@@ -78,7 +78,9 @@ def expand(c: Context, self: Value, size: Sequence[Any], implicit: bool = False)
     """self repeated along dims of size 1, and along new ones in front; -1 keeps a size."""
     first = len(size) - self.rank
     sizes = [
-        self.dims[axis - first] if type(given) is int and given == -1 else sized(given)
+        self.dims[axis - first]
+        if type(given) is int and given == -1
+        else sized(c.data.of_number(given))
         for axis, given in enumerate(size)
     ]
     return c.spread(self, sizes)
