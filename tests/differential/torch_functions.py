@@ -278,7 +278,7 @@ def is_defined(name: str, args: Any) -> bool:
     numbers = args[searched] if searched < len(args) else None
     if numbers is None or not isinstance(numbers, torch.Tensor) or not numbers.ndim:
         return True
-    return bool((numbers.diff(dim=-1) >= 0).all())
+    return bool((numbers.double().diff(dim=-1) >= 0).all())
 
 
 def words_of(args: Any, kwargs: Any) -> str:
