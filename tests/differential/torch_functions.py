@@ -276,9 +276,9 @@ def is_defined(name: str, args: Any) -> bool:
         return not args[0].is_complex() or not args[0].diagonal(0, -1, -2).imag.any()
     searched = {"bucketize": 1, "histogram": 1, "searchsorted": 0}.get(name, len(args))
     numbers = args[searched] if searched < len(args) else None
-    if not isinstance(numbers, torch.Tensor) or not numbers.ndim:
+    if numbers is None or not isinstance(numbers, torch.Tensor) or not numbers.ndim:
         return True
-    return bool((numbers.diff(dim=-1) >= 0).all())
+    return bool((numbers.double().diff(dim=-1) >= 0).all())
 
 
 def words_of(args: Any, kwargs: Any) -> str:

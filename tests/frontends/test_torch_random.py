@@ -131,9 +131,12 @@ def test_binomial_draws() -> None:
                    trials, chances)[0]  # fmt: skip
     for found, (n, p) in zip(counts, cases, strict=True):
         assert abs(found.mean() - n * p) <= 5 * math.sqrt(n * p * (1 - p) / found.size)
-        for value in {0, int(n * p), n}:
+        for value in (0, int(n * p), n):
             part = math.comb(n, value) * p**value * (1 - p) ** (n - value)
             near((found == value).mean(), part, found.size)
+    odd = torch.tensor([[torch.nan, 0.5], [5, torch.nan], [-1, 0.5], [5, -1]])
+    (found,) = drawn(torch.binomial, odd[:, 0], odd[:, 1])[:1]
+    np.testing.assert_array_equal(found, [0, np.nan, 0, 0])
 
 
 def test_draws_of_a_size_that_is_data() -> None:

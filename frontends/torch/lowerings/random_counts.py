@@ -82,11 +82,12 @@ def binomial(c: Context, count: Value, prob: Value, generator: Any = None) -> Va
     trials, chance = (c.fill(value, TensorType(c.dims, F64)) for value in (count, prob))
     mirrored = c.compare("GT", chance, 0.5)
     rare = c("select", mirrored, c.subtract(1, chance), chance)
-    none = c("or", _le(c, trials, c.full(0, c.dims, F64)), _le(c, rare, c.full(0, c.dims, F64)))
-    trials, rare = c.select(none, 0.0, trials), c.select(none, 0.25, rare)
+    some = c("and", c.compare("GT", trials, 0.0), c.compare("GT", rare, 0.0))
+    some = c("and", some, c("is_finite", trials))
+    trials, rare = c.select(some, trials, 0.0), c.select(some, rare, 0.25)
     small = c.compare("LT", c("multiply", trials, rare), 10.0)
     few = _by_waiting(c, c.select(small, trials, 0.0), rare)
-    many = _binomial_by_rejection(c, c.select(small, 100.0, trials), c.select(small, 0.25, rare))
+    many = _binomial_by_rejection(c, trials, rare, small)
     found = c("select", small, few, many)
     found = c("select", mirrored, c("subtract", c.fill(count, found.tensor), found), found)
     found = c.select(c.compare("LE", c.fill(count, found.tensor), 0.0), 0.0, found)
@@ -108,8 +109,9 @@ def _by_waiting(c: Context, trials: Value, chance: Value) -> Value:
     return c.iterate([c.full(0, trials.dims, F64)] * 2, go_on, step)[1]
 
 
-def _binomial_by_rejection(c: Context, trials: Value, chance: Value) -> Value:
-    """The transformed rejection BTRS, for probabilities up to 0.5 and means of 10 and more."""
+def _binomial_by_rejection(c: Context, trials: Value, chance: Value, done: Value) -> Value:
+    """The transformed rejection BTRS, for probabilities up to 0.5 and means of 10 and more; others
+    are done before."""
     odds = c("divide", chance, c.subtract(1, chance))
     mean = c("multiply", trials, chance)
     deviation = c("sqrt", c("multiply", mean, c.subtract(1, chance)))
@@ -150,8 +152,7 @@ def _binomial_by_rejection(c: Context, trials: Value, chance: Value) -> Value:
         fits = c("or", quick, fits)
         return [c("or", done, fits), c("select", c("and", fits, c("not", done)), k, count)]
 
-    start = [c.full(False, trials.dims, I1), c.full(0, trials.dims, F64)]
-    return c.iterate(start, go_on, step)[1]
+    return c.iterate([done, c.full(0, trials.dims, F64)], go_on, step)[1]
 
 
 TABLE: dict[str, Callable[..., Any]] = {
