@@ -3,11 +3,11 @@
 Numbers: the data sheets of A100 SXM (40 GB), L40S and H100 SXM for clocks, units, capacities and
 memory, less what random data lose to power on H100 (830 of 989 TFLOP/s: what cuBLAS reaches);
 latencies, bytes per cycle and rates of wgmma by its columns, and mma.sync at 65 % of the peak of
-Hopper: Luo et al., arXiv 2402.13499. The L2 cache of H100 gives 2.5 times what memory does: kernels
-that reach 650 TFLOP/s with tiles of 128 x 256 and no multicast read as much. Rates of units by
-tile, bytes per second of the other L2 caches, and what a launch and a tile cost are estimates:
-nothing was measured by us yet. A launch costs `sync.step` inside a CUDA graph and `sync.dispatch`
-outside.
+Hopper: Luo et al., arXiv 2402.13499. The L2 cache of H100 gives 2.5 times what memory does: public
+kernels with tiles of 128 x 256 and no multicast that reach 660 TFLOP/s (fast.cu) read as much.
+Rates of units by tile, bytes per second of the other L2 caches, and what a launch and a tile cost
+are estimates: nothing was measured by us yet. A launch costs `sync.step` inside a CUDA graph and
+`sync.dispatch` outside.
 """
 
 from __future__ import annotations
