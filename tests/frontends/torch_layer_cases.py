@@ -208,6 +208,7 @@ case("bucketize", lambda x, e: torch.bucketize(x, e), X, EDGES)
 case(
     "bucketize-right", lambda x, e: torch.bucketize(x, e, right=True, out_int32=True), EDGES, EDGES
 )
+case("searchsorted-between", lambda e: torch.searchsorted(e, 2.5), torch.tensor([0, 2, 3, 5]))
 case("searchsorted", lambda e, x: torch.searchsorted(e, x, side="right"), EDGES, X)
 case("im2col", lambda x: F.unfold(x, (2, 3), dilation=2, padding=1, stride=(1, 2)), PICTURE)
 case(

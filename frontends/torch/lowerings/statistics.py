@@ -11,6 +11,7 @@ from ....hlo.graph import Value
 from ....hlo.symbols import Dim, name_of
 from ....hlo.types import I1, I64
 from ..context import Blocked, Context, Number, Operand, axis_of, identity
+from ..promotion import result_element
 from .indexing import gather
 from .running import running_of
 from .scatters import combine_along, scatter_line
@@ -54,8 +55,7 @@ def searchsorted(
     if sorter is not None:
         edges = gather(c, edges, edges.rank - 1, sorter)
     if not isinstance(self, Value):
-        element = edges.element if isinstance(self, int) or edges.element.is_float else c.element
-        self = c.scalar(self, element)
+        self = c.scalar(self, result_element(edges, self))
     flat = self if edges.rank > 1 else c.builder.reshape(self, (math.prod(self.dims),))
     found = _edges_before(c, edges, flat, right or side == "right")
     return c.narrow(c.builder.reshape(found, c.dims))
