@@ -6,18 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from ....hlo.graph import Value
-from ....hlo.types import F64, I1, TensorType
+from ....hlo.types import F64, TensorType
 from ..context import Context
 from .random import above_zero, exponential_of, real_of, uniform_of
 
 
 def poisson(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
     """Counts of a rate: by intervals below 10, by transformed rejection (Hörmann 1993) above."""
-    rate = c.convert(self, real_of(self.element))
+    given = c.convert(self, real_of(self.element))
+    finite = c("is_finite", given)  # of others no loop would end
+    rate = c.select(finite, given, 0.0)
     small = c.compare("LT", rate, 10.0)
     few = _by_intervals(c, c.select(small, rate, 0.0))
-    many = _by_rejection(c, c.select(small, 10.0, rate))
-    return c.convert(c("select", small, few, many), c.element)
+    many = _by_rejection(c, c.select(small, 10.0, rate), small)
+    return c.convert(c("select", finite, c("select", small, few, many), given), c.element)
 
 
 def _by_intervals(c: Context, rate: Value) -> Value:
@@ -43,8 +45,8 @@ def _all(value: Value) -> list[int]:
     return list(range(value.rank))
 
 
-def _by_rejection(c: Context, rate: Value) -> Value:
-    """The transformed rejection PTRS, for rates of 10 and more."""
+def _by_rejection(c: Context, rate: Value, done: Value) -> Value:
+    """The transformed rejection PTRS, for rates of 10 and more; those of `done` are done before."""
     dims, real = rate.dims, rate.element
     log_rate = c("log", rate)
     spread = c.add(c.multiply(c("sqrt", rate), 2.53), 0.931)
@@ -72,7 +74,7 @@ def _by_rejection(c: Context, rate: Value) -> Value:
         taken = c("and", fits, c("not", done))
         return [c("or", done, fits), c("select", taken, k, count)]
 
-    return c.iterate([c.full(False, dims, I1), c.full(0, dims, real)], go_on, step)[1]
+    return c.iterate([done, c.full(0, dims, real)], go_on, step)[1]
 
 
 def binomial(c: Context, count: Value, prob: Value, generator: Any = None) -> Value:
