@@ -104,7 +104,7 @@ def read_file(path: Path) -> dict[str, Array]:
             return dict(tensors.decode(path.read_bytes())[0])
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "allow_pickle" in reason:  # numpy takes whatever it does not know for a pickle
             reason = "it holds Python objects, or no array"

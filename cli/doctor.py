@@ -139,7 +139,9 @@ def _archive_version(path: Path) -> str:
     import json
     import zipfile
 
-    with contextlib.suppress(zipfile.BadZipFile, KeyError, ValueError, TypeError, OSError):
+    with contextlib.suppress(
+        zipfile.BadZipFile, NotImplementedError, KeyError, ValueError, TypeError, OSError
+    ):
         with zipfile.ZipFile(path) as archive:
             names = [n for n in archive.namelist() if "models/" in n and n.endswith(".json")]
             said = json.loads(archive.read(names[0]))["schema_version"] if names else {}

@@ -149,7 +149,7 @@ def _of_zip(file: Path | io.BytesIO, head: bytes) -> Kind | None:
             names = archive.namelist()
     except OSError:
         return None
-    except (zipfile.BadZipFile, ValueError):
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
         return None if head[30:].startswith(_BUNDLE) else _CUT
     if _BUNDLE.decode() in names:
         return None

@@ -23,8 +23,8 @@ from ..hlo.symbols import Dim, SymbolicDim
 from ..hlo.text import canonical_op
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
+from ..workers import step_pays
 from .certify import LentPlace, check_plan
-from .cost.workers import step_pays
 from .lending import Lent, lives
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..optimizer.cost.workers import step_time
 from ..specs.generated import plan_pb2
+from ..workers import step_time
 from .profile import origin_text
 
 _LISTED = 6  # buffers that an error names

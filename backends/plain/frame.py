@@ -10,7 +10,7 @@ from typing import Any
 from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import SymbolicDim
-from ...optimizer.cost.workers import kernel_pays
+from ...workers import kernel_pays
 from .. import llvm
 from ..llvm import elements
 from ..llvm.elementwise import ElementEmitter, Mask, supports

@@ -72,8 +72,8 @@ def read_archive(
             program = archive.program(sizes_from_examples(program, inputs, keywords or {}))
         return program
     except (
-        zipfile.BadZipFile, KeyError, IndexError, TypeError, ValueError, AttributeError,
-        struct.error, RuntimeError, OverflowError,
+        zipfile.BadZipFile, NotImplementedError, KeyError, IndexError, TypeError, ValueError,
+        AttributeError, struct.error, RuntimeError, OverflowError,
     ) as error:  # fmt: skip
         reason = f"no '{error.args[0]}'" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{name} is damaged or no .pt2 archive: {reason}") from error

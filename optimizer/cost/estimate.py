@@ -365,11 +365,10 @@ class Counter:
     def right_side(self, op: Op) -> tuple[Any, Any]:
         """Depth and columns of a contraction."""
         box = self.parts.boxes[op.results[0]]
-        columns = box.spans[-1]
-        if op.name == "convolution":
-            columns = box.spans[op.output_feature_dimension]
-        spans = self.parts.inner[op]
-        depth, width = self.numbers([_product(span.size for span in spans), columns.size])
+        place = op.output_feature_dimension if op.name == "convolution" else len(box.spans) - 1
+        columns = box.spans[place : place + 1]  # none of a product of two vectors
+        sizes = ((span.size for span in spans) for spans in (self.parts.inner[op], columns))
+        depth, width = self.numbers(map(_product, sizes))
         return depth, width
 
     def materialised(self, op: Op) -> bool:

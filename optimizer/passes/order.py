@@ -27,7 +27,7 @@ STRATEGIES: tuple[Callable[[TaskGraph], list[int]], ...] = (
     source_order, list_order, least_net_order, depth_first_order,
 )  # fmt: skip
 LITTLE = 0.001  # where no more than this can be gained, less work is worth it
-BYTES_PER_MOVE = 16  # that might be saved, for each move that a search looks at
+SAVING = 16  # bytes that might be saved, for each move that a search looks at
 LEAST_WORK = WORK // 16  # moves of any search, however little it can save
 BY_BOUND, BY_EXHAUSTION = "proven by bound", "proven by exhaustion"
 NOT_PROVEN = "not proven, stopped after {} states"
@@ -166,7 +166,7 @@ class _Orderer:
             judged(beam_order(graph, floor))
         stake = graph.peak(known) - floor
         work = self.work // 8 if stake <= floor * LITTLE else self.work
-        work = min(work, max(LEAST_WORK, stake // BYTES_PER_MOVE))
+        work = min(work, max(LEAST_WORK, stake // SAVING))
         searched = search(graph, known, floor, work)
         judged(searched.order)
         if lowest.total_bytes == forced:

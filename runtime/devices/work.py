@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...optimizer.cost.workers import call_loses, step_pays, step_saves
 from ...specs.generated import plan_pb2
+from ...workers import call_loses, step_pays, step_saves
 
 LOOP_TRIPS = 64  # what a loop of unknown length counts for
 

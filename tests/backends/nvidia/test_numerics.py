@@ -72,7 +72,7 @@ def share(gpu: str) -> list[Example]:
     examples = list(all_examples())
     if gpu in ("sm_80", "sm_90a") or os.environ.get("GIRIH_THOROUGH"):
         return examples
-    return examples[ARCHITECTURES.index(gpu) :: STEP]
+    return examples[[*ARCHITECTURES].index(gpu) :: STEP]
 
 
 @pytest.mark.slow

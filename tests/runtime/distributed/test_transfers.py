@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,14 @@ def planned(dims: tuple[int, ...], made: tuple[int, ...], width: int, moved: lis
     return plan, step
 
 
+def between() -> dict[tuple[int, int], queue.Queue[Any]]:
+    """What each process has sent each other one."""
+    return {pair: queue.Queue() for pair in itertools.product(range(COUNT), repeat=2)}
+
+
 def run(plan: Any, step: Any, operands: list[np.ndarray], turns: int = 1) -> list[np.ndarray]:
     """Each process's result, in memory that was full of other numbers; the same `turns` times."""
-    boxes: dict[tuple[int, int], queue.Queue[Any]] = defaultdict(queue.Queue)
+    boxes = between()
     results = [np.full(tuple(step.result_dims), 77, operands[0].dtype) for _ in operands]
     exchanges = [Exchange(plan, step, rank) for rank in range(COUNT)]
 
@@ -155,7 +161,7 @@ def test_what_does_not_is_unpacked_from_scratch():
 
 def test_other_addresses_are_other_messages():
     plan, step = gathered(1)
-    boxes: dict[tuple[int, int], queue.Queue[Any]] = defaultdict(queue.Queue)
+    boxes = between()
     exchanges = [Exchange(plan, step, rank) for rank in range(COUNT)]
     scratch = [np.empty(exchange.scratch, np.uint8) for exchange in exchanges]
     kept = []
