@@ -33,6 +33,7 @@ def free(on: Target) -> Target:
         replace(one, bandwidth=tuple(row._replace(read=1e18, write=1e18) for row in one.bandwidth))
         for one in machine.levels
     ]
+    assert machine.blocks is not None
     blocks = replace(machine.blocks, fill=1e-12, tile=1e-12)
     sync = replace(machine.sync, step=0.0)
     return replace(on, machine=replace(machine, levels=tuple(levels), blocks=blocks, sync=sync))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 from collections import Counter
@@ -63,7 +62,8 @@ def planned(dims: tuple[int, ...], made: tuple[int, ...], width: int, moved: lis
 
 def between() -> dict[tuple[int, int], queue.Queue[Any]]:
     """What each process has sent each other one."""
-    return {pair: queue.Queue() for pair in itertools.product(range(COUNT), repeat=2)}
+    ranks = range(COUNT)
+    return {(one, other): queue.Queue() for one in ranks for other in ranks}
 
 
 def run(plan: Any, step: Any, operands: list[np.ndarray], turns: int = 1) -> list[np.ndarray]:
