@@ -7,7 +7,7 @@ alone and what follows it after that. Each part has the emitter that is best for
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...hlo.deciding import estimating
@@ -27,7 +27,7 @@ Emit = Callable[[str, Region], KernelCode]  # of a fusion's kind and region; Unf
 
 def emit(
     region: Region,
-    names: Sequence[str],
+    names: Collection[str],
     kernel: Emit,
     taken: frozenset[int],
     flops: float,

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ...hlo.build import make_op
 from ...hlo.graph import Op, Region, arguments
 from ...optimizer.cost.blocks import BlockCounter, LargestGrain
+from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.overwriting import may_overwrite
-from ...optimizer.tiles.contraction import CONTRACTIONS
 from ...optimizer.tiles.depths import with_split_depths
 from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise

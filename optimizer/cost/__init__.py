@@ -3,6 +3,6 @@
 In come a machine (`optimizer/machine.py`, numbers of a JSON file) and counts: `model.Features` is
 what the tasks of a kernel compute and move; `estimate` and `blocks` count it of a group's tiles.
 Out come seconds, by `model.seconds` alone. Passes ask here, and backends for the sizes of blocks,
-ways to lay operands and numbers of parts. No bytes, clocks, rates or latencies of a machine stand
-elsewhere but in its file.
+ways to lay operands and numbers of parts. Bytes, clocks, rates and latencies of a machine stand
+here, in its file, or in the root's `workers.py`, which the runtime asks as well.
 """

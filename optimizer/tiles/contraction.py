@@ -16,13 +16,13 @@ from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import Dim, SymbolicDim
 from ..cost.blocks import BlockCounter
 from ..cost.estimate import Plan, priced
+from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from .build import Group, build_kernel, make_group
 from .implicit import boxes, build_implicit, group_features, pixel_dims, refusal, step_of
 from .streaming import Stream, streams
 from .write import Unwritable, writable
 
-CONTRACTIONS = ("dot_general", "convolution")
 TURN = 128  # bytes of a row of an operand, in one turn of the loop
 _LEAST_TURN = 32  # bytes that a matrix instruction takes
 _MOST_DEPTH = 4  # turns of one summed dim that is whole in each

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from ....hlo.graph import Op, Region
 from ....optimizer.cost.blocks import LargestGrain
-from ....optimizer.tiles.contraction import CONTRACTIONS, calls
+from ....optimizer.fusable import CONTRACTIONS
+from ....optimizer.tiles.contraction import calls
 from ..frame import Unfit, first_that_fits
 from ..launch import KernelCode
 from ..target import Target

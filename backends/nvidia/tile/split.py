@@ -15,9 +15,10 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.types import F32, TensorType
 from ....optimizer.cost.blocks import BlockCounter
 from ....optimizer.cost.model import moved
+from ....optimizer.fusable import CONTRACTIONS
 from ....optimizer.machine import Machine
 from ....optimizer.tiles import implicit
-from ....optimizer.tiles.contraction import CONTRACTIONS, NOISE, predicted
+from ....optimizer.tiles.contraction import NOISE, predicted
 from ...llvm import elements
 from ..apart import Parts
 from ..frame import Unfit
