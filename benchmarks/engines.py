@@ -177,7 +177,10 @@ def onnx_runtime(built: Built, folder: Path, name: str) -> Prepared:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+    except Exception as error:
+        raise Unavailable(f"onnxruntime: {str(error).splitlines()[0][:160]}") from error
     seconds = time.perf_counter() - started
     names = [entry.name for entry in session.get_inputs()]
     feeds = dict(zip(names, built.flat_inputs(), strict=True))

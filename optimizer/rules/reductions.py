@@ -391,6 +391,89 @@ def window_of_one(op: Op, b: Rewriter) -> Value | None:
     return op.operands[0] if same else None
 
 
+def _inside_examples() -> Iterator[Example]:
+    ends = ((0, 0), (1, 3), (0, 0))
+    yield example(
+        "one window", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 7, 1), padding=ends),
+    )  # fmt: skip
+    yield example(
+        "two windows", [A],
+        lambda b, x: window(b, "maximum", x, window_dimensions=(1, 9, 1),
+                            window_strides=(1, 2, 1), padding=((0, 0), (4, 4), (0, 0))),
+    )  # fmt: skip
+    yield example(
+        "dilated", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 3, 1),
+                            window_dilations=(1, 3, 1), padding=((0, 0), (2, 2), (0, 0))),
+    )  # fmt: skip
+    yield example(
+        "each element in some window", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 3, 1),
+                            padding=((0, 0), (1, 1), (0, 0))),
+        fires=False,
+    )  # fmt: skip
+
+
+@structural("window-beyond-input", "reduce_window", licence=IGNORES_ZERO_SIGN,
+            examples=_inside_examples, lowers="elements of windows", sums=True)  # fmt: skip
+def window_beyond_input(op: Op, b: Rewriter) -> Value | None:
+    """reduce_window -> one of smaller windows [what no window finds inside of the input is cut]"""
+    if not op.operands[0].type.is_static or plain(op, b) is None:
+        return None
+    source, results, rank = op.operands[0].dims, op.type.dims, op.type.rank
+    if any(d != 1 for d in op.base_dilations) or 0 in source or 0 in results:
+        return None
+    strides, dilations = op.window_strides or (1,) * rank, op.window_dilations or (1,) * rank
+    sizes, padding = list(op.window_dimensions), list(op.padding or ((0, 0),) * rank)
+    for d, (size, stride, dilation) in enumerate(zip(source, strides, dilations, strict=True)):
+        low, last = padding[d][0], (results[d] - 1) * stride
+        first = max(0, -((last - low) // dilation))  # the last window finds nothing before it
+        end = min(sizes[d], (size - 1 + low) // dilation + 1)  # nor the first one from here on
+        if end <= first:
+            return None
+        sizes[d] = end - first
+        low -= first * dilation
+        padding[d] = low, last + (sizes[d] - 1) * dilation + 1 - low - size
+    if tuple(sizes) == tuple(op.window_dimensions):
+        return None
+    attributes = {**op.attributes, "window_dimensions": tuple(sizes), "padding": tuple(padding)}
+    return b.build("reduce_window", op.operands, attributes, op.regions, op.result_types)[0]
+
+
+def _whole_examples() -> Iterator[Example]:
+    yield example("sum", [A], lambda b, x: window(b, "add", x, window_dimensions=(1, 3, 4)))
+    yield example(
+        "maximum", [A],
+        lambda b, x: window(b, "maximum", x, window_dimensions=(1, 3, 1),
+                            window_strides=(1, 2, 1)),
+    )  # fmt: skip
+    yield example(
+        "more of them", [A],
+        lambda b, x: window(b, "add", x, window_dimensions=(1, 3, 2)), fires=False,
+    )  # fmt: skip
+
+
+@structural("window-of-all", "reduce_window", licence=REASSOCIATES | IGNORES_ZERO_SIGN,
+            examples=_whole_examples, lowers="opaque operations", sums=True)  # fmt: skip
+def window_of_all(op: Op, b: Rewriter) -> Value | None:
+    """reduce_window -> reshape(reduce x) [windows that are whole dimensions]"""
+    if not op.operands[0].type.is_static or plain(op, b) is None:
+        return None
+    source, sizes, rank = op.operands[0].dims, op.window_dimensions, op.type.rank
+    if any(edge for pair in op.padding for edge in pair):
+        return None
+    one = (1,) * rank
+    base, dilations = op.base_dilations or one, op.window_dilations or one
+    gone = [d for d in range(rank) if sizes[d] == source[d] != 1 and base[d] == dilations[d] == 1]
+    if not gone or any(op.type.dims[d] != (1 if d in gone else source[d]) for d in range(rank)):
+        return None
+    if any(sizes[d] != 1 for d in range(rank) if d not in gone):
+        return None
+    attributes = {"dimensions": tuple(gone)}
+    return b.reshape(b.build("reduce", op.operands, attributes, op.regions)[0], op.type.dims)
+
+
 RULES: tuple[Rule, ...] = (
     reduce_dimensions_of_one,
     reduce_of_reshape,
@@ -401,4 +484,6 @@ RULES: tuple[Rule, ...] = (
     reduce_of_scaled,
     reduce_unused_results,
     window_of_one,
+    window_beyond_input,
+    window_of_all,
 )
