@@ -40,6 +40,7 @@ class Backend:
     `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
     `open_sizes`: whether its code serves sizes that calls decide.
     `expands`: which operations on whole matrices it wants as plain HLO (`optimizer/expansions/`).
+    `splits_complex`: whether complex products are better as products of their parts.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point."""
@@ -62,6 +63,7 @@ class Backend:
     formulas: tuple[Formula, ...] = ()
     windows: frozenset[str] = frozenset()
     open_sizes: bool = False
+    splits_complex: bool = False
     shared_packing: Callable[[Op], Any] | None = None
 
 

@@ -47,6 +47,7 @@ from .passes.reroll import Reroll
 from .passes.simplify import Simplify
 from .passes.sink_reshapes import SinkReshapes
 from .passes.sink_scales import SinkScales
+from .passes.split_complex import SplitComplex
 from .passes.stacks import Stacks
 from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
@@ -124,6 +125,7 @@ def lowering_pipeline(
     """
     ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
+    split = (SplitComplex(),) if backend.splits_complex and rounds else ()
     kernels: list[Pass] = [
         SinkScales(rounds, in_place=model is not None and model.blocks is not None),
         SinkReshapes(),
@@ -149,7 +151,7 @@ def lowering_pipeline(
         kernels.append(Encode(backend.packing, backend.shared_packing, alike or {}))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
-    return (ChannelsLast(), *kernels, Order(backend.in_tiles))
+    return (ChannelsLast(), *split, *kernels, Order(backend.in_tiles))
 
 
 def pipeline_for(

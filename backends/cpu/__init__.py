@@ -104,5 +104,6 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         name, build_for_target, packing, model, repr(target), label(model), choices, in_tiles=True,
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
-        open_sizes=True, expands=lambda op: op.name in EMITTERS and has_blocks(op),
+        open_sizes=True, splits_complex=True,
+        expands=lambda op: op.name in EMITTERS and has_blocks(op),
     )  # fmt: skip

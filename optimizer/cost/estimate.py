@@ -420,8 +420,7 @@ class Counter:
         filled = columns / (np.ceil(columns / lanes) * lanes)
         block = np.minimum(1.0, np.maximum(rows, 1) / _WHOLE_ROWS)
         efficiency = 0.9 * share * filled * (0.25 + 0.75 * block)
-        efficiency = efficiency * depth / (depth + _DEPTH_OVERHEAD)
-        time = 2 * size * depth / (self.unit_of(op).flops * efficiency)
+        time = 2 * size * (depth + _DEPTH_OVERHEAD) / (self.unit_of(op).flops * efficiency)
         if self.packs(op):
             right = depth * columns * op.operands[1].element.bits / 8
             time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]

@@ -222,8 +222,14 @@ class _Encoder:
         original = self.module.weights[name]
         forward = build_region([original.type], lambda b, x: [packing.forward(b, x)])
         packed = forward.results[0].tensor
-        inverse = build_region([packed], lambda b, x: [packing.inverse(b, x)])
-        made = derived(key, [original], forward, original.aliases, (name, inverse))
+        of, back = original.inverse or (name, None)
+
+        def unpacked(b: Builder, x: Value) -> list[Value]:
+            found = packing.inverse(b, x)
+            return [found] if back is None else inline(b, back, [found])
+
+        inverse = of, build_region([packed], unpacked)
+        made = derived(key, [original], forward, original.aliases, inverse)
         self.made[key] = made
         return made
 

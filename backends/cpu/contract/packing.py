@@ -8,6 +8,7 @@ operations, so that a program with packed weights means the same to everything e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ....hlo.build import Builder
@@ -145,7 +146,7 @@ def packing_for(
     if not weight.tensor.is_static or weight.tensor.size < _SMALLEST:
         return None
     if op.rhs_batching_dimensions:
-        return None
+        return _batched_packing(op)
     columns = free_dims(op, "rhs")
     count = math.prod(weight.dims[d] for d in columns)
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
@@ -155,6 +156,26 @@ def packing_for(
     if count < width or (count % width and len(columns) > 1) or not depth:
         return None
     return _Panels(depth, tuple(columns), width, weight.dims).packing
+
+
+def _batched_packing(op: Op) -> Packing | None:
+    """One matrix after the other, where their elements lie side by side; None where each matrix
+    lies together as it is."""
+    dims, batch = op.rhs.dims, tuple(op.rhs_batching_dimensions)
+    last = max((d for d in range(op.rhs.rank) if dims[d] != 1), default=0)
+    if last not in batch:
+        return None
+    order = (*batch, *op.rhs_contracting_dimensions, *free_dims(op, "rhs"))
+    return _in_order(f"matrices:{order}".replace(" ", ""), order)
+
+
+def _in_order(name: str, order: Sequence[int]) -> Packing:
+    """Any window of a weight whose dims lie in another order."""
+    back = [order.index(d) for d in range(len(order))]
+    windows = Windows(tuple((d, 1) for d in order), lambda dims: _in_order(name, order))
+    return Packing(
+        1, name, lambda b, x: b.transpose(x, order), lambda b, x: b.transpose(x, back), windows
+    )
 
 
 def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Packing | None:
