@@ -166,18 +166,36 @@ def emit_convolution(
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
     geometry = geometry_of(op)
     accumulator = accumulator_of(op)
+    inputs = body, arguments, accumulator, target
     parts = phases.of(geometry)
     if len(parts) == 1:
-        return _emit_one(module, name, geometry, body, arguments, accumulator, target)
+        found = _emit_special(module, name, geometry, *inputs)
+        if found is not None:
+            return found
+        parts = phases.edges(geometry)
+    if len(parts) == 1:
+        return _emit_product(module, name, geometry, *inputs)
+    each = [(f"{name}_part{n}", part, *inputs) for n, part in enumerate(parts)]
     with module.parts():
-        found = [
-            _emit_one(module, f"{name}_phase{n}", part, body, arguments, accumulator, target)
-            for n, part in enumerate(parts)
-        ]
+        found = [_emit_special(module, *one) or _emit_product(module, *one) for one in each]
     return phases.emit_all(module, name, found)
 
 
-def _emit_one(
+def _emit_special(
+    module: llvm.Module,
+    name: str,
+    geometry: Geometry,
+    body: Region | None,
+    arguments: Sequence[object],
+    accumulator: str,
+    target: Target,
+) -> tuple[int, int] | None:
+    """Defines the kernel where a convolution has a form of its own; its tiles and scratch bytes."""
+    inputs = module, name, geometry, body, arguments, accumulator, target
+    return emit_depthwise(*inputs) or emit_winograd(*inputs)
+
+
+def _emit_product(
     module: llvm.Module,
     name: str,
     geometry: Geometry,
@@ -186,16 +204,10 @@ def _emit_one(
     accumulator: str,
     target: Target,
 ) -> tuple[int, int]:
-    """Defines the kernel of a convolution, or of one phase of it; its tiles and scratch bytes."""
-    op = geometry.op
-    found = emit_depthwise(module, name, geometry, body, arguments, accumulator, target)
-    if found is not None:
-        return found
-    found = emit_winograd(module, name, geometry, body, arguments, accumulator, target)
-    if found is not None:
-        return found
+    """Defines the kernel of a convolution, or of one part of it, as a product over windows; its
+    tiles and scratch bytes."""
     minor = _minor_run(geometry)
-    if minor == [op.output_feature_dimension]:
+    if minor == [geometry.op.output_feature_dimension]:
         product = _features_as_columns(geometry, body, arguments, accumulator, target)
     else:
         product = _pixels_as_columns(geometry, minor, body, arguments, accumulator, target)

@@ -1,9 +1,14 @@
-"""Transposed convolutions as one plain convolution for each phase of their results.
+"""Convolutions in parts whose results see the same taps, each a plain convolution.
+
+A transposed convolution is one for each phase of its results.
 
 Where an image is dilated by `base`, a result `base * u + v` sees taps `r + base * j` alone, with
 r = (low - v) mod base, and stored pixels `u + j - (low - v - r) / base`: the others meet the zeros
 between pixels. So the results of one phase `v` are a convolution of the image as it is stored,
 by every `base`-th tap, written `base` apart. The kernel's tiles are those of all phases.
+
+Where an image is as it is stored, results near its edges see fewer taps than those inside: planes
+that meet padding alone are products with zeros, which a part for each edge leaves out.
 """
 
 from __future__ import annotations
@@ -22,11 +27,14 @@ if TYPE_CHECKING:
     from .convolution import Geometry
 
 _MOST_PHASES = 16  # each is code of its own
+_LEAST_SAVED = 1 / 16  # of the products of a convolution, for which edges are parts of their own
+_LEAST_ROWS = 128  # of a part
+_MOST_PARTS = 3
 
 
 def of(geometry: Geometry) -> list[Geometry]:
-    """The phases of a convolution; the convolution alone where its image is not dilated, or where
-    strides, dilated windows, or windows smaller than a step of the image leave it to masks."""
+    """The phases of a convolution of a dilated image; the convolution alone where strides, dilated
+    windows, or windows smaller than a step of the image leave it to masks."""
     bases = [spatial.base for spatial in geometry.spatial]
     if math.prod(bases) == 1 or math.prod(bases) > _MOST_PHASES:
         return [geometry]
@@ -62,6 +70,56 @@ def _phase(spatial: Spatial, v: int) -> _Phase:
     return _Phase(plain, start + first * step, v * spatial.output_step)
 
 
+def edges(geometry: Geometry) -> list[Geometry]:
+    """The parts of a convolution between the edges of one dim of its image; the convolution alone
+    where that saves little, or leaves few rows."""
+    best, parts = _LEAST_SAVED, [geometry]
+    for number, spatial in enumerate(geometry.spatial):
+        rows = math.prod(inner.outputs for inner in geometry.spatial[number + 1 :])
+        sizes = spatial.outputs, spatial.kernel, spatial.low, spatial.size, rows
+        if spatial.base != 1 or any(isinstance(size, SymbolicDim) for size in sizes):
+            continue
+        runs = _runs(spatial)
+        few = min(count for _, count, _, _ in runs) * rows < _LEAST_ROWS
+        needed = sum(count * (end - first) for _, count, first, end in runs)
+        saved = 1 - needed / (spatial.outputs * spatial.kernel)
+        if saved <= best or few or len(runs) > _MOST_PARTS:
+            continue
+        others = [_Phase(other, 0, 0) for other in geometry.spatial]
+        best = saved
+        parts = [
+            _joined(geometry, [*others[:number], _between(spatial, *run), *others[number + 1 :]])
+            for run in runs
+        ]
+    return parts
+
+
+def _runs(spatial: Spatial) -> list[tuple[int, int, int, int]]:
+    """Neighbouring results that see the same taps: (first result, results, first tap, end of taps).
+    What sees none has one."""
+    runs: list[tuple[int, int, int, int]] = []
+    for at in range(spatial.outputs):
+        start = at * spatial.stride - spatial.low
+        first = max(0, -(start // spatial.dilation))
+        end = min(spatial.kernel, (spatial.size - 1 - start) // spatial.dilation + 1)
+        if end <= first:
+            first, end = 0, 1
+        if runs and runs[-1][2:] == (first, end):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1, first, end)
+        else:
+            runs.append((at, 1, first, end))
+    return runs
+
+
+def _between(spatial: Spatial, at: int, count: int, first: int, end: int) -> _Phase:
+    """The results from `at` on, which see the taps [first, end)."""
+    step = spatial.kernel_step
+    low = spatial.low - at * spatial.stride - first * spatial.dilation
+    part = replace(spatial, outputs=count, kernel=end - first, low=low, reversed=False)
+    start = -step * (spatial.kernel - 1) if spatial.reversed else 0
+    return _Phase(part, start + first * step, at * spatial.output_step)
+
+
 def _joined(geometry: Geometry, phases: Sequence[_Phase]) -> Geometry:
     kernel = geometry.kernel
     offset = kernel.offset + sum(phase.kernel_offset for phase in phases)
@@ -73,7 +131,7 @@ def _joined(geometry: Geometry, phases: Sequence[_Phase]) -> Geometry:
 
 
 def emit_all(module: llvm.Module, name: str, parts: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Defines the kernel of phases that are kernels `name`_phaseN of the given tiles and scratch
+    """Defines the kernel of parts that are kernels `name`_partN of the given tiles and scratch
     bytes; its own tiles and scratch bytes."""
     f = module.kernel(name)
     args, begin, end, scratch = f.arguments
@@ -82,7 +140,7 @@ def emit_all(module: llvm.Module, name: str, parts: Sequence[tuple[int, int]]) -
         first = f.sub(f.max(begin, before), before)
         last = f.sub(f.min(end, before + tiles), before)
         with f.if_then(f.compare("slt", first, last)):
-            f.call(f"{name}_phase{number}", "void", args, first, last, scratch)
+            f.call(f"{name}_part{number}", "void", args, first, last, scratch)
         before += tiles
     f.ret()
     return before, max(scratch for _, scratch in parts)
