@@ -419,7 +419,7 @@ def _inside_examples() -> Iterator[Example]:
             examples=_inside_examples, lowers="elements of windows", sums=True)  # fmt: skip
 def window_beyond_input(op: Op, b: Rewriter) -> Value | None:
     """reduce_window -> one of smaller windows [what no window finds inside of the input is cut]"""
-    if not op.operands[0].type.is_static or plain(op, b) is None:
+    if not op.operands[0].tensor.is_static or plain(op, b) is None:
         return None
     source, results, rank = op.operands[0].dims, op.type.dims, op.type.rank
     if any(d != 1 for d in op.base_dilations) or 0 in source or 0 in results:
@@ -458,7 +458,7 @@ def _whole_examples() -> Iterator[Example]:
             examples=_whole_examples, lowers="opaque operations", sums=True)  # fmt: skip
 def window_of_all(op: Op, b: Rewriter) -> Value | None:
     """reduce_window -> reshape(reduce x) [windows that are whole dimensions]"""
-    if not op.operands[0].type.is_static or plain(op, b) is None:
+    if not op.operands[0].tensor.is_static or plain(op, b) is None:
         return None
     source, sizes, rank = op.operands[0].dims, op.window_dimensions, op.type.rank
     if any(edge for pair in op.padding for edge in pair):

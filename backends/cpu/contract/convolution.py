@@ -24,6 +24,7 @@ from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
 from .grouped import emit_grouped
 from .left import LeftSide, PackedLeftSide
+from .lines import WindowLines, chunks
 from .operands import Source
 from .product import Product, emit_product
 from .right import RightSide
@@ -63,6 +64,7 @@ class Geometry:
     spatial: tuple[Spatial, ...]
     result_steps: tuple[int, ...]  # stride per dim of the result
     result_offset: int = 0  # where the first result stands
+    share: float = 1.0  # of the results between two edges, those that are computed
 
     @property
     def kernel_input_step(self) -> int:
@@ -211,35 +213,60 @@ def _emit_product(
         product = _features_as_columns(geometry, body, arguments, accumulator, target)
     else:
         product = _pixels_as_columns(geometry, minor, body, arguments, accumulator, target)
-    return emit_grouped(module, name, product) or emit_product(module, name, product, _cut(product))
+    return emit_grouped(module, name, product) or emit_product(
+        module, name, *_cut(product, geometry.share)
+    )
 
 
-def _cut(product: Product) -> Blocking:
-    """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
-    groups of a row block that stays in the L2 cache, so that results are written in long runs."""
+def _cut(product: Product, share: float) -> tuple[Product, Blocking]:
+    """A convolution as it is multiplied, and its blocking. Where weights lie as they are read, a
+    tile is a few column groups of a row block that stays in the L2 cache, so that results are
+    written in long runs. `share`: see `Geometry`."""
     shape = blocking.at_hints(product.shape)
     cut = blocking.default(shape)
     if cut.pack_right:
-        return cut
+        return product, cut
+    unit = 1  # panels that a block has a multiple of
+    found = _lines(product, cut.rows)
+    if found is not None:
+        product, cut = replace(product, left=found), replace(cut, rows=found.panel)
+        unit = found.chunk // found.panel
     panels, size, larger = blocking.row_panels(shape.rows, cut.rows)
     all_groups = -(-shape.columns // (cut.vectors * shape.lanes))
-    fitting = _ROW_BLOCK // max(1, size * shape.depth * shape.element_bytes)
-    per_block = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
     packed = (size + (larger > 0)) * shape.depth * shape.element_bytes if cut.pack_left else 0
-    while per_block > 1 and per_block * packed > _MOST_PACKED:
-        per_block = -(-per_block // 2)
+    if found is not None:
+        packed = found.chunk_bytes // unit
+    fitting = _ROW_BLOCK // max(1, packed or size * shape.depth * shape.element_bytes)
+    wanted = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
+    units = -(-wanted // unit)
+    while units > 1 and units * unit * packed > _MOST_PACKED:
+        units = -(-units // 2)
     groups = min(all_groups, _GROUPS)
+    enough = math.ceil(_ENOUGH_TILES * share)
+    # Each part of the columns packs the left side anew, which lines make cheap.
+    fewest = _GROUPS if cut.pack_left and found is None else 1
 
     def tiles() -> int:
-        return shape.outer * -(-panels // per_block) * -(-all_groups // groups)
+        return shape.outer * -(-panels // (units * unit)) * -(-all_groups // groups)
 
-    while tiles() < _ENOUGH_TILES and groups > (_GROUPS if cut.pack_left else 1):
+    while tiles() < enough and groups > fewest:
         groups = -(-groups // 2)
     # Each row block reads all weights: large ones come from memory, and are better read once.
     small = shape.depth * shape.columns * shape.element_bytes <= _SMALL_WEIGHTS
-    while small and tiles() < _ENOUGH_TILES and per_block > 1:
-        per_block = -(-per_block // 2)
-    return replace(cut, panels=per_block, blocks=1, groups=groups)
+    while small and tiles() < enough and units > 1:
+        units = -(-units // 2)
+    return product, replace(cut, panels=min(panels, units * unit), blocks=1, groups=groups)
+
+
+def _lines(product: Product, most: int) -> WindowLines | None:
+    """The unfolded windows of a convolution as lines that neighbours share, if that copies less;
+    `most`: rows of a micro-kernel."""
+    left = product.left
+    if not isinstance(left, WindowLeft):
+        return None
+    inputs = left.source, left.features, left.positions, left.walk
+    cut = chunks(*inputs, most)
+    return None if cut is None else WindowLines(*inputs, left.lanes, cut)
 
 
 def _minor_run(geometry: Geometry) -> list[int]:

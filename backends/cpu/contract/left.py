@@ -35,6 +35,10 @@ class LeftSide:
         """Copies rows [first, last) to scratch, `row_stride` apart; only if `packed`."""
         raise NotImplementedError
 
+    def place(self, f: llvm.Function, row: Value) -> Value:
+        """Where a packed row begins, in elements; `row` counts from the first packed one."""
+        return f.mul(row, self.row_stride)
+
     def copied(self, depth: Sequence[int], most: int, lanes: int) -> LeftSide:
         """The same rows packed, at most `most` at a time."""
         loops = [Segment(*loop) for loop in zip(depth, self.depth, strict=True)]

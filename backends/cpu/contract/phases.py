@@ -87,10 +87,11 @@ def edges(geometry: Geometry) -> list[Geometry]:
             continue
         others = [_Phase(other, 0, 0) for other in geometry.spatial]
         best = saved
-        parts = [
-            _joined(geometry, [*others[:number], _between(spatial, *run), *others[number + 1 :]])
-            for run in runs
-        ]
+        parts = []
+        for run in runs:
+            spatials = [*others[:number], _between(spatial, *run), *others[number + 1 :]]
+            share = run[1] / spatial.outputs
+            parts.append(replace(_joined(geometry, spatials), share=share))
     return parts
 
 

@@ -262,8 +262,8 @@ class _GroupEmitter:
         with f.for_range(first, last, at_least_once=True) as loop:
             row = whole.first_row(f, loop.index)
             if self.cut.pack_left:
-                rows = f.mul(f.sub(row, start), whole.left.row_stride)
-                left = f.pointer(packed, rows, self.product.accumulator)
+                at = whole.left.place(f, f.sub(row, start))
+                left = f.pointer(packed, at, self.product.accumulator)
             else:
                 left = whole.left.rows(f, args, coordinates, row)
             left = f.pointer(left, left_at, self.product.accumulator)

@@ -335,8 +335,8 @@ class WindowLeft(LeftSide):
         walk: Sequence[tuple[int, Spatial]],
         lanes: int,
     ) -> None:
-        self._features, self._positions, self._walk = features, tuple(positions), tuple(walk)
-        self._lanes = lanes
+        self.features, self.positions, self.walk = features, tuple(positions), tuple(walk)
+        self.lanes = lanes
         loops = [*(Segment(p.spatial.kernel, 0) for p in positions), features]
         size = math.prod(loop.size for loop in loops)
         pitch = padded_depth(size, llvm.bits_of(source.accumulator) // 8)
@@ -350,13 +350,13 @@ class WindowLeft(LeftSide):
         with f.for_range(first, last) as loop:
             walked = dict(
                 zip(
-                    (spatial for _, spatial in self._walk),
-                    unravel(f, loop.index, [size for size, _ in self._walk]),
+                    (spatial for _, spatial in self.walk),
+                    unravel(f, loop.index, [size for size, _ in self.walk]),
                     strict=True,
                 )
             )
             starts = []
-            for position in self._positions:
+            for position in self.positions:
                 spatial = position.spatial
                 at = walked[spatial] if position.outer is None else outer[position.outer]
                 starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
@@ -374,10 +374,10 @@ class WindowLeft(LeftSide):
         position: Value,
         exists: Value | None,
     ) -> None:
-        if number == len(self._positions):
+        if number == len(self.positions):
             self._copy_features(f, base, scratch, offset, position, exists)
             return
-        spatial = self._positions[number].spatial
+        spatial = self.positions[number].spatial
         with f.for_range(0, spatial.kernel) as tap:
             shift = f.mul(tap.index, spatial.dilation)
             index, there = place(f, spatial, starts[number], shift)
@@ -398,8 +398,8 @@ class WindowLeft(LeftSide):
         position: Value,
         exists: Value | None,
     ) -> None:
-        size, stride = self._features
-        lanes = self._lanes if stride == 1 else 1
+        size, stride = self.features
+        lanes = self.lanes if stride == 1 else 1
         accumulator = self.source.accumulator
         if exists is not None:
             offset = f.select(exists, offset, 0)

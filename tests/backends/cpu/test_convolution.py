@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from girih.backends.cpu.contract import phases
+from girih.backends.cpu.contract.lines import WindowLines
 from girih.hlo.build import Builder
 
 from .test_contract import check, random, tensor_of
@@ -106,3 +108,51 @@ def test_dilated_images_of_other_ranks(rank: int) -> None:
     layout = (last, (rank + 1, rank, *range(rank)), last)
     options = {"padding": ((2, 1),) * rank, "lhs_dilation": (3, 1, 2)[:rank]}
     run(layout, (2, 5, 9), (6, 5, 7)[:rank], (5, 2, 3)[:rank], options)
+
+
+LINES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((1, 16, 32), (3, 4, 84), (3, 3, 3), {"padding": ((1, 1),) * 3}),
+    ((2, 16, 40), (5, 84), (3, 3), {"padding": ((2, 0), (1, 1))}),
+    ((1, 16, 32), (9, 168), (3, 3), {"padding": ((1, 1), (1, 0)), "window_strides": (2, 2)}),
+    ((1, 16, 32), (24, 84), (3, 3), {"padding": ((8, 8), (4, 4)), "rhs_dilation": (8, 4)}),
+    ((1, 16, 32), (24, 84), (3, 3),
+     {"padding": ((8, 8), (1, 1)), "rhs_dilation": (8, 1), "window_reversal": (True, True)}),
+    ((1, 24, 32), (168,), (5,), {"padding": ((2, 2),)}),
+]  # fmt: skip
+"""Lines of a length that panels of 14, 12, 7 and 6 rows divide: those of all CPU levels."""
+
+
+@pytest.mark.parametrize("case", range(len(LINES)))
+def test_lines_that_neighbours_share(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, spatial, window, options = LINES[case]
+    rank, packed = len(spatial), []
+    pack = WindowLines.pack
+    monkeypatch.setattr(WindowLines, "pack", lambda *a: packed.append(a) or pack(*a))
+    last = (0, rank + 1, *range(1, rank + 1))
+    run((last, (rank + 1, rank, *range(rank)), last), sizes, spatial, window, options)
+    assert packed
+
+
+@pytest.mark.parametrize(
+    ("spatial", "window", "options", "parts"),
+    [
+        ((3, 12, 28), (3, 3, 3), {"padding": ((1, 1),) * 3}, 3),
+        ((2, 12, 28), (3, 3, 3), {"padding": ((1, 1),) * 3}, 2),
+        ((24, 28), (3, 3), {"padding": ((8, 8), (4, 4)), "rhs_dilation": (8, 4)}, 3),
+        ((24, 28), (3, 3), {"padding": ((1, 1), (1, 1))}, 1),  # little is saved
+        ((2, 4, 4), (3, 3, 3), {"padding": ((1, 1),) * 3}, 1),  # few rows are left
+    ],
+)
+def test_planes_of_padding_are_left_out(
+    spatial: tuple[int, ...],
+    window: tuple[int, ...],
+    options: dict[str, Any],
+    parts: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rank, found = len(spatial), []
+    edges = phases.edges
+    monkeypatch.setattr(phases, "edges", lambda g: found.append(edges(g)) or found[-1])
+    last = (0, rank + 1, *range(1, rank + 1))
+    run((last, (rank + 1, rank, *range(rank)), last), (1, 8, 32), spatial, window, options)
+    assert [len(some) for some in found] == [parts]
