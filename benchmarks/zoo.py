@@ -127,7 +127,15 @@ def measure_in(folder: Path, name: str, options: argparse.Namespace) -> dict[str
             row["engines"][engine] = {"unavailable": str(reason)}
             continue
         entry = {"compile_seconds": prepared[engine].compile_seconds, **prepared[engine].facts}
-        results = flat(prepared[engine].call())
+        try:
+            results = flat(prepared[engine].call())
+        except Exception as error:
+            if engine == own_name:
+                raise
+            del prepared[engine]
+            reason = str(error).strip().splitlines()[-1][:160]
+            row["engines"][engine] = {"unavailable": f"its call failed: {reason}"}
+            continue
         # an engine may give fewer results than the framework names; those that it gives must agree
         errors = [relative_error(a, b) for a, b in zip(results, expected, strict=False)]
         entry["error"] = max(errors, default=math.inf)
@@ -235,7 +243,7 @@ def check_table(rows: list[dict[str, Any]]) -> Table:
 def speed_table(rows: list[dict[str, Any]], options: argparse.Namespace) -> Table:
     kind = "bfloat16 products" if options.bf16 else "fp32"
     table = Table(title=f"median milliseconds, batch {options.batch}, {kind}")
-    peers = list(dict.fromkeys(peer for row in rows for peer in row.get("engines", {})))
+    peers = list(dict.fromkeys(peer for row in rows for peer in row.get("engines", {}))) or [""]
     more = ("best\n/ girih", "compile\ns", "first\ns", "bundle\nMB", "temp\nMB", "XLA's\nMB")
     headings = (peer.replace(".", "\n.").replace("-", "\n") for peer in peers)
     for heading in ("model", *headings, *more):
