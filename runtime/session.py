@@ -77,7 +77,7 @@ class Session:
         """A copy of each buffer by its name in the model; a block of it, which can be gathered,
         where several processes run the program. Values by name may be assigned: buffers that they
         do not name stay as they are."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             found = {name: _host(buffer) for name, buffer in self._whole().items()}
             return self._program.as_state(found)
 
@@ -107,7 +107,7 @@ class Session:
 
     def fork(self) -> Session:
         """A new session that begins with this one's state."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = {name: _host(buffer) for name, buffer in self._whole().items()}
         return Session(self._program, kept)
 
@@ -134,7 +134,7 @@ class Session:
         if program.entry_name is None:
             raise unnamed(program.entries)
         program = program.of_call(inputs, keywords)
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = self._whole()
             buffers = [kept[name] for name in program.signature.buffers]
             arrays = program.bind_state(inputs, keywords, buffers, **options)
@@ -151,7 +151,7 @@ class Session:
 
     def _take(self, arrays: Mapping[str, Array]) -> None:
         """Go on with these values, which are the session's own now."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = self._buffers if len(arrays) == len(self._buffers) else self._whole()
             self._buffers = {**kept, **arrays}
             self._is_whole = True
@@ -217,20 +217,14 @@ def named_state(values: Any, known: Sequence[str]) -> dict[str, Any]:
     return dict(values)
 
 
-class _Alone:
-    """Holds a session's lock; UserError where another thread holds it."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(False):
-            raise UserError(
-                "the session is used in another thread; make one for each: program.session()"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+def _alone(lock: threading.Lock) -> threading.Lock:
+    """A session's lock, to be held; UserError where it is. No interrupt comes between taking a lock
+    and the body of its `with`, as one may between `acquire` and a `try`."""
+    if lock.locked():
+        raise UserError(
+            "the session is used in another thread; make one for each: program.session()"
+        )
+    return lock
 
 
 def _host(buffer: Any) -> Array:
