@@ -32,9 +32,10 @@ class Session:
 
     One call at a time: a second one from another thread is a UserError. A call that fails before
     its work begins (arguments that are not what they have to be, no memory) leaves the state as it
-    was; where the plan overwrites buffers in place, one that is interrupted at its work may have
-    changed some of them, and every use of the state says so until `reset`, or until all of it is
-    assigned or loaded. Made by `Program.session`.
+    was; where the plan overwrites buffers in place, one that fails or is interrupted from then on
+    (Ctrl-C, a device, a check of the results) may have changed some of them, and every use of the
+    state says so until `reset`, or until all of it is assigned or loaded. An interrupt that comes
+    when the new state is there already is one after the call. Made by `Program.session`.
     """
 
     def __init__(self, program: Program, values: Mapping[str, Array]) -> None:
@@ -79,7 +80,7 @@ class Session:
         do not name stay as they are."""
         with _alone(self._lock):
             found = {name: _host(buffer) for name, buffer in self._whole().items()}
-            return self._program.as_state(found)
+        return self._program.as_state(found)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
@@ -176,8 +177,8 @@ class Session:
         if self._is_whole:
             return self._buffers
         raise UserError(
-            "a call of the session was interrupted while it overwrote the state; reset() the "
-            "session, or assign or load all of its state"
+            "a call of the session failed or was interrupted while it overwrote the state; reset() "
+            "the session, or assign or load all of its state"
         )
 
 
