@@ -218,10 +218,9 @@ class Planner:
             offset, size = self.offsets.get(buffer, 0), largest(buffer.bytes)
             dims = [largest(dim) for dim in buffer.type.dims]
             if max(offset + size, *dims, 0) > ADDRESSABLE:
-                ends = "" if buffer.type.is_static else " at the largest sizes; narrow them (sizes=)"
                 raise UserError(
-                    f"a program with a {buffer.type} needs more memory than there are addresses"
-                    f"{ends}"
+                    f"a program with a {buffer.type} needs more memory than there are addresses: "
+                    "make it smaller, or the ranges of its sizes (sizes=)"
                 )
             known = self.numbers[buffer] = len(self.plan.buffers)
             self.plan.buffers.add(

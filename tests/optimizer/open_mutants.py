@@ -25,9 +25,9 @@ from girih.hlo.text import print_module
 from girih.hlo.verify import require_proven_sizes, verify
 from girih.runtime.parts import copied_parts
 from girih.specs.generated import plan_pb2
+from girih.tests.fuzz.harness import in_child
+from girih.tests.fuzz.mutate import text as mutated_text
 
-from ..fuzz.harness import in_child
-from ..fuzz.mutate import text as mutated_text
 from .test_random_open_programs import OpenProgram, apart, open_program
 
 SECONDS = 30  # of a mutant
@@ -117,8 +117,10 @@ def _tiles(plan: plan_pb2.Plan, chance: random.Random) -> bool:
         run = chance.choice(runs)
         old = plan.formulas[run.tiles_formula - 1]
         ceiling = _CEILING.fullmatch(old)
-        rounded = ceiling is not None and int(ceiling[2]) + 1 == int(ceiling[3])
-        plan.formulas.append(f"({ceiling[1]})//{ceiling[3]}" if rounded else f"{old} - 1")
+        if ceiling is not None and int(ceiling[2]) + 1 == int(ceiling[3]):
+            plan.formulas.append(f"({ceiling[1]})//{ceiling[3]}")
+        else:
+            plan.formulas.append(f"{old} - 1")
         run.tiles_formula = len(plan.formulas)
     return bool(runs)
 

@@ -125,6 +125,12 @@ def program(kind: str) -> tuple[girih.Program, Callable[[int], tuple[Any, Any]]]
     return girih.compile(exported, options=OFF), lambda number: rows(1 + number % 200, width)
 
 
+def same(session: Any, value: Any) -> bool:
+    """Whether the session's one state is that."""
+    (state,) = session.state.values()
+    return np.array_equal(state, value)
+
+
 KINDS = ("in place", "new memory", "several workers", "open sizes")
 
 
@@ -156,7 +162,7 @@ def test_a_call_leaves_the_state_of_before_or_says_that_it_did_not(kind: str, tm
             else:
                 session.state = initial
         assert np.array_equal(session(*inputs(number)), wanted)
-        assert np.array_equal(*session.state.values(), after)
+        assert same(session, after)
     assert not any(pool.lock.locked() for pool in workers._pools.values())
     assert ("says" in found) == (kind != "new memory")
     if kind != "open sizes":  # whose calls are not alike
@@ -181,8 +187,7 @@ def test_a_state_is_taken_whole_or_not_at_all(kind: str, tmp_path: Path):
         for number in itertools.count():
             if not interrupted(number, way):
                 break
-            (state,) = session.state.values()
-            assert any(np.array_equal(state, *one.values()) for one in (initial, other))
+            assert any(same(session, *one.values()) for one in (initial, other))
             session.state = other
 
 
