@@ -7,7 +7,7 @@ One program of open sizes is compiled for each model; at each size its calls tak
 of a program that was compiled for that size alone, of the same girih. Prints the milliseconds of
 both, medians of the rounds, and open / fixed; then the milliseconds of other engines, each with
 one program for all sizes as well. `--overhead`: what a call of a program of one operation costs,
-of sizes that were called before and of new ones. `--save`: results of both go to
+of sizes that were called before and of new ones. `--save`: results of what is measured go to
 benchmarks/results/open_sizes.json.
 """
 
@@ -312,7 +312,8 @@ def main() -> None:
     if not chosen.overhead:
         found |= {name: compare(name, chosen) for name in chosen.model or ("bert", "gpt", "vit")}
     if chosen.save:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        known = json.loads(RESULTS.read_text())  # what was not measured today stays
+        RESULTS.write_text(json.dumps({**known, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -333,14 +333,13 @@ class Program:
         written, donated ones either: see `donate`. A model that changes its own buffers (counters,
         running means, caches) does so from call to call: see `session` and `stateless`.
         """
-        if self._sizes is not None:
-            return self.of_call(inputs, keywords)(*inputs, **keywords)
-        count = len(self._accepts)
-        if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
-            return self._pack(self._run(inputs)[0])
-        if self._buffers:
-            return self._own(inputs, keywords)
-        return self._pack(self._run(self._arrays(inputs, keywords))[0])
+        one = self if self._sizes is None else self.of_call(inputs, keywords)
+        count = len(one._accepts)
+        if one._quick and not keywords and len(inputs) == count and one._are_ready(inputs):
+            return one._pack(one._run(inputs)[0])
+        if one._buffers:
+            return one._own(inputs, keywords)
+        return one._pack(one._run(one._arrays(inputs, keywords))[0])
 
     def of_call(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
         """The program at the sizes of these inputs; itself where no call decides any."""
