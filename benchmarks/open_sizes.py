@@ -1,14 +1,17 @@
 """Open sizes beside code for just that size, interleaved, and beside other engines that are there.
 
     python -m girih.benchmarks.open_sizes [--model bert] [--sizes 20] [--rounds 30] [--threads 2]
-        [--layers 4] [--width 256] [--engines onnxruntime openvino torch.compile] [--overhead]
+        [--layers 4] [--width 256] [--engines onnxruntime openvino torch.compile]
+        [--overhead] [--compile]
 
 One program of open sizes is compiled for each model; at each size its calls take turns with those
 of a program that was compiled for that size alone, of the same girih. Prints the milliseconds of
 both, medians of the rounds, and open / fixed; then the milliseconds of other engines, each with
 one program for all sizes as well. `--overhead`: what a call of a program of one operation costs,
-of sizes that were called before and of new ones. `--save`: results of both go to
-benchmarks/results/open_sizes.json.
+of sizes that were called before and of new ones. `--compile`: seconds of all threads in which each
+model is compiled for one size, for all sizes by one plan, and by as many as the default options
+have, with no kernel known before (asked: all sizes <= 1.3 x one size). `--save`: results of what is
+measured go to benchmarks/results/open_sizes.json.
 """
 
 from __future__ import annotations
@@ -28,12 +31,13 @@ import numpy as np
 import torch
 
 import girih
+from girih.backends.cpu import build
 from girih.options import Options
 
 from .turns import in_turns
 
 RESULTS = Path(__file__).resolve().parent / "results" / "open_sizes.json"
-TURNS = 5
+TURNS, COMPILATIONS = 5, 3
 BATCHES, LENGTHS = (1, 8), (1, 256)
 GIVEN = (
     (1, 1), (1, 7), (1, 16), (1, 37), (1, 64), (1, 100), (1, 128), (1, 200), (1, 256), (2, 8),
@@ -294,6 +298,29 @@ def overhead(threads: int) -> dict[str, float]:
     return found
 
 
+def compile_seconds(name: str, chosen: argparse.Namespace) -> dict[str, float]:
+    """CPU seconds of compilations, the least of a few; the first one pays for what is loaded."""
+    module = girih.import_model(case_of(name, chosen.layers, chosen.width).exported())
+    one = {s: 4 if said.last == BATCHES[1] else 128 for s, said in module.symbols.items()}
+    ways: dict[str, dict[str, Any]] = {
+        "fixed": {"sizes": one}, "one plan": {"size_plans": 1}, "open": {},
+    }  # fmt: skip
+    found: dict[str, float] = {}
+    for _ in range(COMPILATIONS):
+        for way, said in ways.items():
+            options = Options(cache="off", size_plans=said.get("size_plans", Options.size_plans))
+            build.CACHE.kernels.clear()
+            begin = time.process_time()
+            girih.compile(module, options=options, sizes=said.get("sizes"))
+            seconds = time.process_time() - begin
+            found[way] = min(found.get(way, seconds), seconds)
+    listed = ", ".join(
+        f"{way} {one:.2f} s ({one / found['fixed']:.1f} x)" for way, one in found.items()
+    )
+    print(f"{name}: compiled in {listed}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="append", choices=("bert", "gpt", "vit"))
@@ -304,15 +331,21 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--engines", nargs="*", choices=tuple(ENGINES), default=())
     parser.add_argument("--overhead", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--save", action="store_true")
     chosen = parser.parse_args()
     found: dict[str, Any] = {"cores": os.cpu_count(), "threads": chosen.threads}
-    if chosen.overhead or chosen.save:
+    models = chosen.model or ("bert", "gpt", "vit")
+    whole = not (chosen.overhead or chosen.compile)
+    if chosen.overhead or (whole and chosen.save):
         found["microseconds of a call"] = overhead(chosen.threads)
-    if not chosen.overhead:
-        found |= {name: compare(name, chosen) for name in chosen.model or ("bert", "gpt", "vit")}
+    if chosen.compile or (whole and chosen.save):
+        found["seconds of compiling"] = {name: compile_seconds(name, chosen) for name in models}
+    if whole:
+        found |= {name: compare(name, chosen) for name in models}
     if chosen.save:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        known = json.loads(RESULTS.read_text())  # what was not measured today stays
+        RESULTS.write_text(json.dumps({**known, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, codeable, decided_by, largest
-from ..hlo.errors import CompilerBug, UnsupportedError
+from ..hlo.errors import CompilerBug, UnsupportedError, UserError
 from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.messages import most_staged
 from ..hlo.ops.collectives import members
@@ -48,6 +48,7 @@ WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
 WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
+ADDRESSABLE = 1 << 57  # bytes of the largest address space of 64-bit processors
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 
@@ -214,15 +215,22 @@ class Planner:
     def number(self, buffer: Buffer) -> int:
         known = self.numbers.get(buffer)
         if known is None:
+            offset, size = self.offsets.get(buffer, 0), largest(buffer.bytes)
+            dims = [largest(dim) for dim in buffer.type.dims]
+            if max(offset + size, *dims, 0) > ADDRESSABLE:
+                raise UserError(
+                    f"a program with a {buffer.type} needs more memory than there are addresses: "
+                    "make it smaller, or the ranges of its sizes (sizes=)"
+                )
             known = self.numbers[buffer] = len(self.plan.buffers)
             self.plan.buffers.add(
                 place={
                     "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
                     "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
                 }[buffer.place],
-                offset=self.offsets.get(buffer, 0), bytes=largest(buffer.bytes), index=buffer.index,
-                weight=buffer.weight, element_type=buffer.type.element.name,
-                dims=map(largest, buffer.type.dims), bytes_formula=self.formula(buffer.bytes),
+                offset=offset, bytes=size, index=buffer.index, weight=buffer.weight,
+                element_type=buffer.type.element.name, dims=dims,
+                bytes_formula=self.formula(buffer.bytes),
             )  # fmt: skip
             if not buffer.type.is_static:
                 dims = map(self.formula, buffer.type.dims)

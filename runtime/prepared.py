@@ -39,19 +39,16 @@ class PreparedCall:
 
     def __call__(self) -> Any:
         """Run; the results in the program's structure, in the memory that was bound."""
-        lock = self._lock
-        if not lock.acquire(False):
+        if self._lock.locked():
             raise UserError(
                 "this prepared call is running in another thread; prepare one for each thread"
             )
-        try:
+        with self._lock:  # no interrupt comes between taking it and what releases it
             for target, source in self._before:
                 target[...] = source
             self._run()
             for step in self._after:
                 step()
-        finally:
-            lock.release()
         return self._results
 
 

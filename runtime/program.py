@@ -190,7 +190,7 @@ class Program:
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
         self._contexts: deque[Any] = deque()
-        self._copies = 0
+        self._copies = [0]  # one number, of which programs at other sizes know as well
         self._lock = threading.Lock()
         self._defaults = [weights.get(a.default or "") for a in signature.arguments]
         # What the quick ways of a call read: one for flat inputs, one for nested ones.
@@ -239,11 +239,12 @@ class Program:
         """One of the plans, at its largest sizes, where calls decide them."""
         opened, known = self._opened(), self._sizes
         assert known is not None
-        found = opened if number == self._number else self._of_plans.get(number)
-        if found is None:
-            with self._loaded.opening:
-                found = self._device_for(known.largest_of(number))
-        self._of_plans[number] = found
+        with self._loaded.opening:
+            found = self._of_plans.get(number)
+            if found is None:
+                other = number != self._number
+                found = self._device_for(known.largest_of(number)) if other else opened
+                self._of_plans[number] = found
         return found
 
     def _device_for(self, sized: Sized) -> devices.Device:
@@ -332,14 +333,13 @@ class Program:
         written, donated ones either: see `donate`. A model that changes its own buffers (counters,
         running means, caches) does so from call to call: see `session` and `stateless`.
         """
-        if self._sizes is not None:
-            return self.of_call(inputs, keywords)(*inputs, **keywords)
-        count = len(self._accepts)
-        if self._quick and not keywords and len(inputs) == count and self._are_ready(inputs):
-            return self._pack(self._run(inputs)[0])
-        if self._buffers:
-            return self._own(inputs, keywords)
-        return self._pack(self._run(self._arrays(inputs, keywords))[0])
+        one = self if self._sizes is None else self.of_call(inputs, keywords)
+        count = len(one._accepts)
+        if one._quick and not keywords and len(inputs) == count and one._are_ready(inputs):
+            return one._pack(one._run(inputs)[0])
+        if one._buffers:
+            return one._own(inputs, keywords)
+        return one._pack(one._run(one._arrays(inputs, keywords))[0])
 
     def of_call(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Program:
         """The program at the sizes of these inputs; itself where no call decides any."""
@@ -359,7 +359,7 @@ class Program:
     def _of_shapes(self, known: OpenSizes, shapes: tuple[tuple[int, ...], ...]) -> Program:
         """The program of a call whose arguments have these shapes."""
         values = known.of_call(shapes)
-        return known.program(values, lambda: self._at(known, values), shapes)
+        return known.program(values, lambda: _sized_program()(self, known, values), shapes)
 
     def at(self, **sizes: int) -> Program:
         """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
@@ -371,12 +371,9 @@ class Program:
             return self
         if sizes.keys() != known.symbols.keys():
             raise UserError(f"at: give all of the sizes {', '.join(known.symbols)}")
-        values = {name: sizes[name] for name in known.symbols}
+        values = tuple(sizes[name] for name in known.symbols)
         known.check(values)
-        return known.program(values, lambda: self._at(known, values))
-
-    def _at(self, sizes: OpenSizes, values: Mapping[str, int]) -> Program:
-        return _sized_program()(self, sizes, values)
+        return known.program(values, lambda: _sized_program()(self, known, values))
 
     @property
     def plans(self) -> tuple[plan_pb2.Plan, ...]:
@@ -753,7 +750,7 @@ class Program:
     def copies(self) -> int:
         """How many inputs had to be copied so far: not contiguous, or donated but read-only. What
         goes to a GPU's memory does not count."""
-        return self._copies
+        return self._copies[0]
 
     def with_checks(self, *cases: Sequence[Any], tolerance: float = 1e-3) -> Program:
         """The same program with golden results, which `girih verify` compares on other machines.
@@ -907,7 +904,7 @@ class Program:
             arrays.append(array)
         if copies:
             with self._lock:
-                self._copies += copies
+                self._copies[0] += copies
         return arrays
 
     def _values(self, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
@@ -1050,7 +1047,7 @@ def _layout_of(variant: Variant) -> Layout | None:
 
 
 @functools.cache
-def _sized_program() -> Callable[[Program, OpenSizes, Mapping[str, int]], Program]:
+def _sized_program() -> Callable[[Program, OpenSizes, tuple[int, ...]], Program]:
     """What makes programs at fixed sizes, whose file imports this one."""
     from .sized import SizedProgram
 

@@ -32,9 +32,10 @@ class Session:
 
     One call at a time: a second one from another thread is a UserError. A call that fails before
     its work begins (arguments that are not what they have to be, no memory) leaves the state as it
-    was; where the plan overwrites buffers in place, one that is interrupted at its work may have
-    changed some of them, and every use of the state says so until `reset`, or until all of it is
-    assigned or loaded. Made by `Program.session`.
+    was; where the plan overwrites buffers in place, one that fails or is interrupted from then on
+    (Ctrl-C, a device, a check of the results) may have changed some of them, and every use of the
+    state says so until `reset`, or until all of it is assigned or loaded. An interrupt that comes
+    when the new state is there already is one after the call. Made by `Program.session`.
     """
 
     def __init__(self, program: Program, values: Mapping[str, Array]) -> None:
@@ -77,9 +78,9 @@ class Session:
         """A copy of each buffer by its name in the model; a block of it, which can be gathered,
         where several processes run the program. Values by name may be assigned: buffers that they
         do not name stay as they are."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             found = {name: _host(buffer) for name, buffer in self._whole().items()}
-            return self._program.as_state(found)
+        return self._program.as_state(found)
 
     @state.setter
     def state(self, values: Mapping[str, Any]) -> None:
@@ -107,7 +108,7 @@ class Session:
 
     def fork(self) -> Session:
         """A new session that begins with this one's state."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = {name: _host(buffer) for name, buffer in self._whole().items()}
         return Session(self._program, kept)
 
@@ -134,7 +135,7 @@ class Session:
         if program.entry_name is None:
             raise unnamed(program.entries)
         program = program.of_call(inputs, keywords)
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = self._whole()
             buffers = [kept[name] for name in program.signature.buffers]
             arrays = program.bind_state(inputs, keywords, buffers, **options)
@@ -151,7 +152,7 @@ class Session:
 
     def _take(self, arrays: Mapping[str, Array]) -> None:
         """Go on with these values, which are the session's own now."""
-        with _Alone(self._lock):
+        with _alone(self._lock):
             kept = self._buffers if len(arrays) == len(self._buffers) else self._whole()
             self._buffers = {**kept, **arrays}
             self._is_whole = True
@@ -176,8 +177,8 @@ class Session:
         if self._is_whole:
             return self._buffers
         raise UserError(
-            "a call of the session was interrupted while it overwrote the state; reset() the "
-            "session, or assign or load all of its state"
+            "a call of the session failed or was interrupted while it overwrote the state; reset() "
+            "the session, or assign or load all of its state"
         )
 
 
@@ -217,20 +218,14 @@ def named_state(values: Any, known: Sequence[str]) -> dict[str, Any]:
     return dict(values)
 
 
-class _Alone:
-    """Holds a session's lock; UserError where another thread holds it."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(False):
-            raise UserError(
-                "the session is used in another thread; make one for each: program.session()"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+def _alone(lock: threading.Lock) -> threading.Lock:
+    """A session's lock, to be held; UserError where it is. No interrupt comes between taking a lock
+    and the body of its `with`, as one may between `acquire` and a `try`."""
+    if lock.locked():
+        raise UserError(
+            "the session is used in another thread; make one for each: program.session()"
+        )
+    return lock
 
 
 def _host(buffer: Any) -> Array:

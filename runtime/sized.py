@@ -1,16 +1,14 @@
 """The program at the sizes of one call, of a program whose calls decide sizes.
 
-It shares everything with the whole program but what sizes say: shapes, tables of the steps, places
-in the arena. A call of new sizes makes one, so what only people ask for (plan, signature) is made
-when it is asked for.
+It shares everything with the whole program but what sizes say: shapes, places in the arena, what
+steps and kernels read. A call of new sizes makes one, so what only people ask for (plan, signature)
+is made when it is asked for.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from ..hlo.signature import Signature
@@ -36,17 +34,16 @@ def _shared(whole: Program) -> dict[str, Any]:
 
 
 class SizedProgram(Program):
-    """`whole.at(**values)`; `values` are of all symbols, in their order, and are admitted."""
+    """`whole.at(...)`; `values` are of all symbols, in their order, and are admitted."""
 
-    def __init__(self, whole: Program, sizes: OpenSizes, values: Mapping[str, int]) -> None:
+    def __init__(self, whole: Program, sizes: OpenSizes, values: tuple[int, ...]) -> None:
         self.__dict__ = _shared(whole).copy()
         self._whole, self._open_sizes, self._values_of = whole, sizes, values
         self._sized = sized = sizes.at(values)
         self._accepts, self._gives = sizes.tensors_at(values, sized, whole._accepts, whole._gives)
-        self._contexts = deque[Any]()
-        self._lock = threading.Lock()
-        self._copies = 0
         self._device: devices.Device = whole._device_at(sized)
+        contexts = self._device.contexts
+        self._contexts = deque[Any]() if contexts is None else contexts
 
     @functools.cached_property
     def _plan(self) -> plan_pb2.Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,12 +61,12 @@ class OpenSizes:
         except (ValueError, ZeroDivisionError, KeyError, IndexError) as error:
             raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
         self._results, self._tensors = results, None
-        self.largest = {name: said.last or 0 for name, said in self.symbols.items()}
+        self.largest = tuple(said.last or 0 for said in self.symbols.values())
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._known: OrderedDict[Any, Program] = OrderedDict()  # by the shapes of a call
         self._lock = threading.Lock()
 
-    def of_call(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    def of_call(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """What symbols stand for in a call with arguments of these shapes, in their order;
         UserError where they are none of the program's."""
         try:
@@ -74,29 +74,32 @@ class OpenSizes:
         except (ValueError, ZeroDivisionError):  # other ranks, or what divides by 0
             found = None
         if found is not None:
-            return dict(zip(self.symbols, found, strict=True))
+            return found
         declared = zip(self.declared.arguments, self._arguments, shapes, strict=True)
         for argument, dims, shape in declared:
             if len(shape) != len(dims):
                 raise UserError(f"{argument}: got an array of {len(shape)} dims")
         values = self._solver.solve(shapes)
-        return {name: values[name] for name in self.symbols}
+        return tuple(values[name] for name in self.symbols)
 
-    def check(self, values: Mapping[str, int]) -> None:
+    def _named(self, values: Sequence[int]) -> dict[str, int]:
+        return dict(zip(self.symbols, values, strict=True))
+
+    def check(self, values: Sequence[int]) -> None:
         """UserError unless the program has such sizes."""
-        self._solver.solve([[bound(d, values) for d in dims] for dims in self._arguments])
+        named = self._named(values)
+        self._solver.solve([[bound(d, named) for d in dims] for dims in self._arguments])
 
-    def at(self, values: Mapping[str, int]) -> Sized:
+    def at(self, values: Sequence[int]) -> Sized:
         """The plan at these sizes, of all symbols in their order; UserError where the program has
         none."""
-        numbers = tuple(values.values())
         for plan in self._plans:
             try:
-                if plan.admits(*numbers):
-                    return plan.at(*numbers)
+                if plan.admits(*values):
+                    return plan.at(*values)
             except ZeroDivisionError:  # what divides by 0 does not hold
                 continue
-        said = ", ".join(f"{name} = {value}" for name, value in values.items())
+        said = ", ".join(f"{name} = {value}" for name, value in self._named(values).items())
         raise UserError(
             f"the program has no code for {said}: compile it again, with a range around them"
         )
@@ -115,17 +118,17 @@ class OpenSizes:
 
     def largest_of(self, number: int) -> Sized:
         """A plan at the largest sizes, in which its calls of all sizes have room."""
-        return self._plans[number].at(*self.largest.values())
+        return self._plans[number].at(*self.largest)
 
     def tensors_at(
-        self, values: Mapping[str, int], sized: Sized, accepts: Sequence[Any], gives: Sequence[Any]
+        self, values: Sequence[int], sized: Sized, accepts: Sequence[Any], gives: Sequence[Any]
     ) -> Tensors:
         """What a call of these sizes takes, and what it gives, as it is computed: of the types of
         what calls of other sizes do. UserError where the plan has other bytes for it."""
         if self._tensors is None:
             types = [dtype for dtype, *_ in accepts], [dtype for _, dtype, *_ in gives]
             self._tensors = _tensors_of(tuple(self.symbols), self._arguments, self._results, *types)
-        takes, gets, wanted = self._tensors(*values.values())
+        takes, gets, wanted = self._tensors(*values)
         if wanted != sized.given:
             raise UserError(
                 f"the plan has {sized.given} bytes for what the signature says has {wanted}; "
@@ -133,11 +136,12 @@ class OpenSizes:
             )
         return takes, gets
 
-    def signature_at(self, values: Mapping[str, int]) -> Signature:
+    def signature_at(self, values: Sequence[int]) -> Signature:
         """The signature at these sizes."""
+        named = self._named(values)
 
         def stated(dim: Dim) -> int | str:
-            size = substituted(dim, values)
+            size = substituted(dim, named)
             return size if isinstance(size, int) else str(size)  # what data decide stays open
 
         def fixed(items: Sequence[Any]) -> tuple[Any, ...]:
@@ -166,15 +170,14 @@ class OpenSizes:
         return found
 
     def program(
-        self, values: Mapping[str, int], make: Callable[[], Program], shapes: Any = None
+        self, values: tuple[int, ...], make: Callable[[], Program], shapes: Any = None
     ) -> Program:
         """The program at these sizes, made where it is not kept; `shapes`: of a call that has
         them."""
-        key = tuple(values.values())
-        made = self._programs.get(key) or make()
+        made = self._programs.get(values) or make()
         with self._lock:
-            found = self._programs.setdefault(key, made)
-            self._programs.move_to_end(key)
+            found = self._programs.setdefault(values, made)
+            self._programs.move_to_end(values)
             if shapes is not None:
                 self._known[shapes] = found
             for kept in (self._programs, self._known):

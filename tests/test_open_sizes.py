@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,34 @@ def test_memory_is_that_of_the_sizes(made: Any) -> None:
     assert program.at(**said).memory.arena_bytes == largest
     smaller = [program.at(**dict.fromkeys(names, n)).memory.arena_bytes for n in (1, 2, 4, 8)]
     assert smaller == sorted(smaller) and smaller[-1] < largest
+
+
+def test_calls_of_all_sizes_have_their_contexts_in_common(made: Any) -> None:
+    """One for each call at a time, whose memory is that of all; many sizes in turn are right."""
+    _, program = made
+    given = [tuple(x.numpy() for x in inputs(b, t)) for b, t in SIZES]
+    wanted = [program(*one)[0] for one in given]
+
+    def turn(first: int) -> bool:
+        order = [(first + n) % len(given) for n in range(40)]
+        return all(np.array_equal(program(*given[n])[0], wanted[n]) for n in order)
+
+    assert turn(0)
+    sized = [program.of_call(one, {}) for one in given]
+    kept = {id(one._contexts): len(one._contexts) for one in sized}
+    assert len(kept) <= len(program.plans) and set(kept.values()) == {1}
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(turn, range(8)))
+    assert all(len(one._contexts) <= 4 for one in sized)
+
+
+def test_a_range_without_addresses_is_refused() -> None:
+    text = """func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+      %0 = stablehlo.tanh %x : tensor<?xf32>
+      return %0 : tensor<?xf32>
+    }"""
+    with pytest.raises(girih.UserError, match="more memory than there are addresses"):
+        girih.compile(text, sizes={"d0": (1, 1 << 60)})
 
 
 def test_a_call_names_what_does_not_fit(made: Any) -> None:

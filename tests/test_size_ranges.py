@@ -321,6 +321,7 @@ def test_steps_and_calls_have_workers_where_they_are_worth_it() -> None:
     run.arguments.add(buffer=0)
     run.arguments.add(buffer=1)
     work = OpenWork(plan)
-    assert work.at([40]) == ([0], True)  # 40 of 100,000 bytes, so 4,000 operations
-    assert work.at([100_000]) == ([], False)
-    assert work.at([4000]) == ([], True)
+    assert work.rows == ([0],)
+    assert work.at([40]) == ([False], True)  # 40 of 100,000 bytes, so 4,000 operations
+    assert work.at([100_000]) == ([True], False)
+    assert work.at([4000]) == ([True], True)

@@ -8,7 +8,7 @@ own signature carries the operator's defaults, which a `.pt2` file does not stor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from ...hlo.needed_sizes import is_known, reduced
 from ...hlo.ops.clauses import same_dim, simplified
 from ...hlo.sharding import Mesh
 from ...hlo.sizes import Relation, SizeConstraint
-from ...hlo.symbols import Atom, Dim, SymbolicDim, maximum, minimum
+from ...hlo.symbols import Dim, SymbolicDim, maximum, minimum
 from ...hlo.types import F32, I1, I64, UI8, UI64, ElementType, TensorType, real_type, unsharded
 from .data_sizes import DataSizes
 from .draws import Stream, keyed
@@ -59,8 +59,7 @@ class Context:
     used; `inline(graph, values)` lowers a nested graph in place. What a user may not want to happen
     silently goes into `notes`. `data`: sizes that data decide. `ranks`: how many processes run the
     program together. `meshes`: those that constraints name. `facts`: what is known of symbols,
-    `required`: what nodes need of them besides, `places`: where a call tells each, as
-    `lower._places` has it. `stream`: where random draws come from.
+    `required`: what nodes need of them besides. `stream`: where random draws come from.
     """
 
     def __init__(self, inline: Inline) -> None:
@@ -78,7 +77,6 @@ class Context:
         self.meshes: dict[str, Mesh] = {}
         self.facts = Assumptions()
         self.required: list[SizeConstraint] = []
-        self.places: Mapping[str, tuple[Value, int, int, int]] = {}
         self.stream = Stream()
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
@@ -198,44 +196,10 @@ class Context:
 
     def size(self, size: Dim, element: ElementType = I64) -> Value:
         """A size of the call as a number of rank 0, computed in i64."""
-        return self.convert(self._size(size), element)
-
-    def _size(self, size: Dim) -> Value:
-        if not isinstance(size, SymbolicDim):
-            return self.builder.constant(size, TensorType((), I64))
-        total: Value | None = None
-        for monomial, coefficient in size.terms:
-            term: Value | None = None
-            for atom in monomial:
-                factor = self._atom(atom)
-                term = factor if term is None else self("multiply", term, factor)
-            if term is None:
-                term = self._size(coefficient)
-            elif coefficient != 1:
-                term = self("multiply", term, self._size(coefficient))
-            total = term if total is None else self("add", total, term)
-        assert total is not None
-        return total
-
-    def _atom(self, atom: Atom) -> Value:
-        if not atom.function:
-            if atom.text in self.data.values:
-                return self.data.values[atom.text]
-            if atom.text not in self.places:
-                raise Blocked(f"computes with the size {atom.text}, which no input tells")
-            value, axis, factor, rest = self.places[atom.text]
-            size = self("get_dimension_size", value, dimension=axis)
-            size = self.builder.convert(size, I64)
-            if rest:
-                size = self("subtract", size, self._size(rest))
-            return size if factor == 1 else self("divide", size, self._size(factor))
-        first, *others = map(self._size, atom.operands)
-        if atom.function == "//":
-            return self.floor_divide(first, others[0])
-        name = "maximum" if atom.function == "max" else "minimum"
-        for other in others:
-            first = self(name, first, other)
-        return first
+        number = self.data.number(self.builder, size)
+        if number is None:
+            raise Blocked(f"computes with the size {size}, of which no input tells a symbol")
+        return self.convert(number, element)
 
     def floor_divide(self, left: Value, right: Value) -> Value:
         """left / right of integers, rounded down."""

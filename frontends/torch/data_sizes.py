@@ -19,6 +19,7 @@ from ...hlo.symbols import Dim, SymbolicDim, largest, maximum, name_of, symbols_
 from ...hlo.types import I32, I64, TensorType
 
 SCALAR = TensorType((), I64)
+Place = tuple[Value, int, int, int]  # an argument, a dimension of it, k and r: it is k * size + r
 
 
 class DataSizes:
@@ -30,8 +31,8 @@ class DataSizes:
         self.values: dict[str, Value] = {}  # an i64 scalar each
         self.bounds: dict[str, Dim] = {}  # what they never exceed, where that is known
         self.checks: list[tuple[Value, str]] = []  # of the whole program's data
-        self.inputs: dict[str, tuple[Value, int]] = {}  # dims of arguments by the symbol they are
         self.given: frozenset[str] = frozenset()  # symbols of arguments
+        self.places: Mapping[str, Place] = {}  # where a call tells them
 
     def bind(self, name: str, value: Value, bound: Dim | None = None) -> None:
         """The size is that i64 scalar."""
@@ -68,15 +69,18 @@ class DataSizes:
     ) -> Value | None:
         """The size as an i64 scalar; None where nothing tells a symbol of it. changed: what values
         have become."""
-        if not all(n in self.values or n in self.inputs for n in symbols_of(dim)):
+        if not all(n in self.values or n in self.places for n in symbols_of(dim)):
             return None
 
         def symbol(name: str) -> Value:
             if name in self.values:
                 value = self.values[name]
                 return value if changed is None else changed.get(value, value)
-            argument, axis = self.inputs[name]
-            return b.convert(b("get_dimension_size", argument, dimension=axis), I64)
+            argument, axis, factor, rest = self.places[name]
+            size = b.convert(b("get_dimension_size", argument, dimension=axis), I64)
+            if rest:
+                size = b("subtract", size, b.constant(rest, SCALAR))
+            return size if factor == 1 else b("divide", size, b.constant(factor, SCALAR))
 
         return b.size(dim, symbol, SCALAR)
 

@@ -27,7 +27,7 @@ from ...hlo.symbols import Dim, SymbolicDim, name_of, symbols_of
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from ...hlo.verify import compatible
 from .context import Blocked, Context
-from .data_sizes import DataSizes
+from .data_sizes import DataSizes, Place
 from .draws import Stream, key_of_call, with_generator
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
@@ -106,12 +106,9 @@ class _Lowering:
         values = self.context.builder.arguments(types)
         given = [*users, *buffers]
         data = self.context.data
-        for value in values:
-            for axis, dim in enumerate(value.dims):
-                data.inputs.setdefault(repr(dim), (value, axis))
+        data.places = _places(values)
         arguments = {bound.name: value for bound, value in zip(given, values, strict=True)}
         inputs = [self.bind(bound, arguments) for bound in program.inputs]
-        self.context.places = _places(values)
         advanced = dict[str, Value]()
         if self.generator:
             key, state = key_of_call(self.context.builder, arguments[self.generator])
@@ -519,9 +516,9 @@ def _symbols(types: Sequence[TensorType]) -> list[str]:
     return list(dict.fromkeys(name for size in sizes for name in size.symbols))
 
 
-def _places(arguments: Sequence[Value]) -> dict[str, tuple[Value, int, int, int]]:
-    """symbol -> an argument, a dimension of it, k and r, where that dimension is k * symbol + r."""
-    found: dict[str, tuple[Value, int, int, int]] = {}
+def _places(arguments: Sequence[Value]) -> dict[str, Place]:
+    """Where arguments tell symbols, by their names."""
+    found: dict[str, Place] = {}
     for value in arguments:
         for axis, size in enumerate(value.dims):
             factors = size.affine if isinstance(size, SymbolicDim) else None

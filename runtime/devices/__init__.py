@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,6 +97,9 @@ class Device(NamedTuple):
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
     at: Callable[[Sequence[int], Sequence[int], int], Device] | None = None
     """The same plan for other sizes, `CpuVariant.at`; None where one is opened for each."""
+    contexts: deque[Any] | None = None
+    """Contexts without a call, of which calls of all sizes make use; None where each size has its
+    own."""
 
     @property
     def has_memory(self) -> bool:
@@ -163,19 +167,23 @@ def _refusing(refuse: Callable[[], Any]) -> Device:
 def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
     """What a module of this folder has opened on a device without memory of its own."""
     bind = getattr(module, "bind", None) or _binder(module.run)
-
-    def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
-        other = opened.at(sizes, offsets, arena_bytes)
-        return Device(
-            other.context, module.run, bind, None, None, other.threads, other.context_bytes,
-            other.received, at,
-        )  # fmt: skip
-
-    return Device(
+    device = Device(
         opened.context, module.run, bind, workers=getattr(opened, "threads", 1),
         context_bytes=getattr(opened, "context_bytes", arena_bytes),
-        received=getattr(opened, "received", dict), at=at if hasattr(opened, "at") else None,
+        received=getattr(opened, "received", dict),
     )  # fmt: skip
+    if not hasattr(opened, "at"):
+        return device
+    contexts = deque[Any]()
+
+    def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
+        one = opened.at(sizes, offsets, arena_bytes)
+        return Device(
+            opened.context, one.run, one.bind, None, None, one.threads, one.context_bytes,
+            opened.received, at, contexts,
+        )  # fmt: skip
+
+    return device._replace(at=at)
 
 
 def _own_gpu(several: bool) -> Any:

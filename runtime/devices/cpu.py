@@ -1,9 +1,9 @@
 """Runs a plan on the CPU: maps the image, keeps the workers, fills the step table, calls.
 
-A `CpuVariant` is immutable and shared; a `CpuContext` holds what one call at a time needs (arena,
-scratch, pointer slots). `run(context, inputs, outputs)` is one native call; while it runs, Python's
-lock is free. The layouts of contexts, steps and pools are documented in backends/cpu/executor.py;
-they belong to the plan's format version.
+A `CpuVariant` is immutable and shared; a `CpuContext` (`cpu_context.py`) holds what one call at a
+time needs (arena, scratch, pointer slots). `run(context, inputs, outputs)` is one native call;
+while it runs, Python's lock is free. The layouts of contexts, steps and pools are documented in
+backends/cpu/executor.py; they belong to the plan's format version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ctypes
 import functools
 import mmap
 import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from time import perf_counter_ns
@@ -23,6 +22,7 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
+from .cpu_context import ARENA_END, WORDS, Block, Blocks, CpuContext
 from .libraries import address_of
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
@@ -38,13 +38,8 @@ _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
 
 _STEP_WORDS = 8
-_WORDS = 16  # of a context that the executor reads, and room to a whole line
-_ARENA_END, _TRACE, _TICKS = 5, 7, 9  # which of them
-_HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
+_TILES, _PARALLEL = 4, 5  # which of them
 _END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
-
-
-_FEW = 8  # of what numpy's way is slower than one by one
 
 
 def _address(array: np.ndarray) -> int:
@@ -161,10 +156,10 @@ class CpuVariant:
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self.context_bytes = _context_of(plan, self.threads)
         # Contexts of all sizes take turns in the same memory, as much as any plan needs.
-        self.blocks: _Blocks | None = None
+        self.blocks: Blocks | None = None
         if beside:
             room = max(_context_of(one, workers_of(one, threads)) for one in beside)
-            blocks: _Blocks = shared.setdefault("blocks", _Blocks())
+            blocks: Blocks = shared.setdefault("blocks", Blocks())
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
         self._weights = dict(weights)
@@ -193,15 +188,13 @@ class CpuVariant:
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
         plan = self.plan
-        # Where a call decides sizes: those that kernels read and the slots that point to them, the
-        # arena's buffers that slots are for, and the rows of steps whose tiles are a size.
-        self._read: list[int] = []
-        tables: list[tuple[int, int]] = []  # slot, number in `_read`
-        self._arena_parts: list[tuple[int, int]] = []  # buffer, bytes from its begin
-        self._tiles: list[int] = []  # their formulas
-        tile_rows: list[int] = []
+        # Where a call decides sizes: those that kernels read, the slots that point to them, and the
+        # formulas of rows whose tiles are a size.
+        read: list[int] = []
+        tables: list[tuple[int, int]] = []  # slot, number in `read`
+        tiles: dict[int, int] = {}
         slots: list[int] = []
-        arena_slots: list[int] = []
+        in_arena: dict[int, int] = {}  # slots -> buffers
         patches: list[tuple[int, int, int]] = []
         targets: list[int] = []
         jumps: list[int] = []
@@ -215,8 +208,7 @@ class CpuVariant:
             index = len(slots)
             slots.append(value + argument.offset)
             if place == plan_pb2.ARENA:
-                arena_slots.append(index)
-                self._arena_parts.append((argument.buffer, argument.offset))
+                in_arena[index] = argument.buffer
             elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
                 patches.append((index, value, argument.offset))
             return index
@@ -228,19 +220,19 @@ class CpuVariant:
             if action == "run":
                 run = step.run
                 if run.sizes:
-                    tables.append((len(slots), len(self._read)))
-                    self._read.extend(run.sizes)
+                    tables.append((len(slots), len(read)))
+                    read.extend(run.sizes)
                     slots.append(0)
                 if run.tiles_formula:
-                    self._tiles.append(run.tiles_formula - 1)
-                    tile_rows.append(len(rows))
+                    tiles[len(rows)] = run.tiles_formula - 1
                 first = len(slots)
                 for argument in run.arguments:
                     slot(argument)
                 kernel = plan.kernels[run.kernel]
                 slots.extend(map(address_of, kernel.functions))
                 entry = self.image.address + kernel.entry
-                rows.append([_RUN, run.wait, entry, first, run.tiles, run.parallel, 0, 0])
+                fixed = 0 if run.tiles_formula else run.tiles
+                rows.append([_RUN, run.wait, entry, first, fixed, run.parallel, 0, 0])
             elif action == "branch_if_false":
                 branch = step.branch_if_false
                 where = slot(branch.condition)
@@ -273,81 +265,64 @@ class CpuVariant:
         table[switches, 3] = _address(self._targets) + 8 * table[switches, 3]
         self.patches = np.array(patches or [(0, 0, 0)], np.int64)
         self.patch_count = len(patches)
-        self._work = OpenWork(plan) if is_open(plan) else None
+        self.work = OpenWork(plan) if is_open(plan) and self.threads > 1 else None
+        kinds = () if self.work is None else self.work.rows
+        for kind in kinds:
+            table[kind, _PARALLEL] = 0
         # All that a context has of its own, in one piece: words, pointers to what a call is given,
-        # steps, slots, and the sizes that kernels read. What is read through a pointer to another
-        # part of it is `inside`; what lies in the arena, and its end, is `in_arena`.
+        # steps, slots, and the sizes that kernels read.
         self.io_type = ctypes.c_int64 * (len(plan.inputs) + len(plan.outputs))
-        self._first_step = _WORDS + len(plan.inputs) + len(plan.outputs)
-        self._first_slot = first_slot = self._first_step + table.size
-        first_size = first_slot + len(slots)
-        self._first_size = first_size
-        words = [0] * _WORDS
-        words[:3] = 8 * self._first_step, 8 * first_slot, 8 * _WORDS
+        self._first_step = first_step = WORDS + len(plan.inputs) + len(plan.outputs)
+        self._first_slot = first_slot = first_step + table.size
+        self._first_size = first_size = first_slot + len(slots)
+        words = [0] * first_step
+        words[:3] = 8 * first_step, 8 * first_slot, 8 * WORDS
         words[3:5] = _address(self.patches), self.patch_count
         words[6] = self.scratch_bytes
         for index, number in tables:
             slots[index] = 8 * (first_size + number)
-        io = [0] * (first_slot - table.size - _WORDS)
-        self.block = np.concatenate([
-            np.array([*words, *io], np.int64), table.reshape(-1),
-            np.array([*slots, *(0 for _ in self._read)], np.int64),
+        block = np.concatenate([
+            np.array(words, np.int64), table.reshape(-1), np.array(slots, np.int64),
+            np.zeros(len(read), np.int64),
         ])  # fmt: skip
-        self.inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in tables)])
-        self.in_arena = np.array([_ARENA_END, *(first_slot + slot for slot in arena_slots)])
-        # What sizes say, in the order in which `at` has it.
-        self._said = [
-            *range(first_size, len(self.block)),
-            *(self._first_step + _STEP_WORDS * row + 4 for row in tile_rows),
-            *self.in_arena.tolist(),
-        ]
-        self._say(self.sizes, [buffer.offset for buffer in plan.buffers])
-
-    def _say(self, sizes: Sequence[int], offsets: Sequence[int]) -> None:
-        """Writes what sizes decide: those that kernels read, tiles, and places in the arena."""
-        said = [
-            *[sizes[number] for number in self._read], *[sizes[number] for number in self._tiles],
-            self.arena_bytes, *[offsets[number] + more for number, more in self._arena_parts],
-        ]  # fmt: skip
-        block = self.block
-        if len(said) > _FEW:
-            block[self._said] = said
-            return
-        for place, value in zip(self._said, said, strict=True):
-            block[place] = value
+        # To some words a number is added that calls decide: of `CpuSized.values`, which begin with
+        # 0 and go on with the values of formulas, offsets of buffers, the arena's end, and which
+        # kinds of steps are worth several workers.
+        offset = 1 + len(self.sizes)
+        end = offset + len(plan.buffers)
+        if any(number >= len(self.sizes) for number in (*read, *tiles.values())):
+            raise malformed("it lacks a size that it names")
+        added = np.zeros(len(block), np.intp)
+        added[first_size:] = [1 + number for number in read]
+        steps = added[first_step:first_slot].reshape(-1, _STEP_WORDS)
+        steps[[*tiles], _TILES] = [1 + number for number in tiles.values()]
+        for number, kind in enumerate(kinds, end + 1):
+            steps[kind, _PARALLEL] = number
+        arena = np.array([ARENA_END, *(first_slot + slot for slot in in_arena)])
+        added[arena] = [end, *(offset + number for number in in_arena.values())]
+        inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in tables)])
+        self.block = Block(block, added, inside, arena)
+        offsets = [buffer.offset for buffer in plan.buffers]
+        self.own = self.at(self.sizes, offsets, plan.memory.arena_bytes)
 
     @property
     def steps(self) -> np.ndarray:
         """The step table, a row for each."""
-        return self.block[self._first_step : self._first_slot].reshape(-1, _STEP_WORDS)
+        return self.block.fixed[self._first_step : self._first_slot].reshape(-1, _STEP_WORDS)
 
     def slots_of(self, block: np.ndarray) -> np.ndarray:
         """The pointer slots of a context's block."""
         return block[self._first_slot : self._first_size]
 
-    def at(self, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> CpuVariant:
+    def at(self, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> CpuSized:
         """The same plan for other sizes: the values of its formulas, where buffers of the arena
         lie, by number, and the bytes of the arena."""
-        made = object.__new__(CpuVariant)
-        made.__dict__ = self.__dict__.copy()
-        made.sizes = sizes
-        made.block = block = self.block.copy()
-        made.arena_bytes = -(-arena_bytes // PAGE) * PAGE
-        if made.arena_bytes > self.arena_bytes:
-            raise malformed("calls of some sizes need more memory than those of the largest")
-        made._say(sizes, offsets)
-        if self._work is not None and self.threads > 1:
-            short, too_small = self._work.at(sizes)
-            made.threads = 1 if too_small else self.threads
-            for row in short:
-                block[self._first_step + _STEP_WORDS * row + 5] = 0
-        made.context_bytes = pages(made.arena_bytes + made.scratch_bytes * made.threads)
-        return made
+        return CpuSized(self, sizes, offsets, arena_bytes)
 
     def _home(self, buffer: plan_pb2.Buffer, inputs: int) -> tuple[int, int]:
-        """A buffer's place, and its address, arena offset or index among a call's pointers."""
+        """A buffer's place, and its address, or index among a call's pointers; 0 in the arena."""
         if buffer.place == plan_pb2.ARENA:
-            return buffer.place, buffer.offset
+            return buffer.place, 0
         if buffer.place == plan_pb2.INPUT:
             return buffer.place, buffer.index
         if buffer.place == plan_pb2.OUTPUT:
@@ -401,77 +376,53 @@ def _context_of(plan: plan_pb2.Plan, workers: int) -> int:
     return pages(arena + _scratch_of(plan) * workers)
 
 
-class _Blocks:
-    """Memory of calls, each block of `size` bytes, as many as any size needs of any entry point; no
-    call is in those of `free`."""
+class CpuSized:
+    """A variant at the sizes of some calls, which have contexts in common with those of all others.
 
-    def __init__(self) -> None:
-        self.size = 0
-        self.free: deque[Pages] = deque()
+    values: as of `Block`; threads, context_bytes: as of `CpuVariant`.
+    """
 
-    def take(self) -> Pages:
-        try:
-            found = self.free.pop()
-        except IndexError:
-            found = None
-        if found is None or len(found.memory) < self.size:
-            return Pages(self.size, huge=self.size >= _HUGE)
-        return found
+    __slots__ = ("arena_bytes", "threads", "values", "variant")
 
-
-class CpuContext:
-    """The memory of one call at a time: arena, scratch, slots."""
-
-    def __init__(self, variant: CpuVariant) -> None:
+    def __init__(
+        self, variant: CpuVariant, sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int
+    ) -> None:
         self.variant = variant
-        self.block = block = variant.block.copy()
-        self.io = variant.io_type.from_buffer(block, 8 * _WORDS)  # pyright: ignore[reportArgumentType]
-        self.address: int = _addressof(self.io) - 8 * _WORDS
-        block[variant.inside] += self.address
-        self._memory: Pages | None = None
-        self._base = 0  # of what the slots point to
-        if variant.blocks is None:
-            self._take(Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE))
-        self.bound: tuple[np.ndarray, ...] = ()  # arrays that a bound call refers to
+        self.arena_bytes = end = -(-arena_bytes // PAGE) * PAGE
+        if end > variant.arena_bytes:
+            raise malformed("calls of some sizes need more memory than those of the largest")
+        work, pays = variant.work, ()
+        self.threads = variant.threads
+        if work is not None:
+            pays, too_small = work.at(sizes)
+            if too_small:
+                self.threads = 1
+        self.values = np.array((0, *sizes, *offsets, end, *pays), np.int64)
 
     @property
-    def words(self) -> np.ndarray:
-        """What the executor reads first."""
-        return self.block[:_WORDS]
+    def context_bytes(self) -> int:
+        return pages(self.arena_bytes + self.variant.scratch_bytes * self.threads)
 
-    @property
-    def slots(self) -> np.ndarray:
-        """What the arguments of kernels point to."""
-        return self.variant.slots_of(self.block)
+    def run(
+        self,
+        context: CpuContext,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        profile: bool = False,
+    ) -> list[Event]:
+        """`run` at these sizes."""
+        context.sized = self
+        return run(context, inputs, outputs, profile)
 
-    def _take(self, memory: Pages) -> None:
-        self._memory = memory
-        moved = memory.address - self._base
-        if moved:
-            self.block[self.variant.in_arena] += moved
-            self._base += moved
-
-    def enter(self) -> None:
-        """Take memory for a call, where that is shared with calls of other sizes."""
-        blocks = self.variant.blocks
-        if blocks is not None and self._memory is None:
-            self._take(blocks.take())
-
-    def leave(self) -> None:
-        """Give it back."""
-        blocks = self.variant.blocks
-        if blocks is not None and self._memory is not None:
-            blocks.free.append(self._memory)
-            self._memory = None
-
-    def set_trace(self, address: int, records: int) -> None:
-        """Where workers log their steps, `records` each; address 0 = no log."""
-        self.block[_TRACE : _TRACE + 2] = address, records
-
-    @property
-    def traced_ticks(self) -> int:
-        """Ticks between begin and end of the last call that had a log."""
-        return int(self.block[_TICKS + 1] - self.block[_TICKS])
+    def bind(
+        self,
+        context: CpuContext,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+    ) -> Callable[[], int]:
+        """`bind` at these sizes."""
+        context.sized = self
+        return bind(context, inputs, outputs)
 
 
 def run(
@@ -485,12 +436,12 @@ def run(
     With `profile`, the events of every worker and step; else an empty list. The caller has checked
     shapes and types. Results do not depend on the number of threads.
     """
-    _bind(context, inputs, outputs)
     context.enter()
     try:
+        _bind(context, inputs, outputs)
         if profile:
             return _profiled(context)
-        _execute(context.variant, context)
+        _execute(context)
     finally:
         context.leave()
     return []
@@ -500,11 +451,10 @@ def bind(
     context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> Callable[[], int]:
     """A function that does what `run` would do on these arrays, which it keeps alive."""
-    _bind(context, inputs, outputs)
     context.enter()  # and never leave
+    _bind(context, inputs, outputs)
     context.bound = (*inputs, *outputs)
-    variant = context.variant
-    return lambda: _execute(variant, context)
+    return lambda: _execute(context)
 
 
 def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -522,10 +472,11 @@ def _bind(context: CpuContext, inputs: Sequence[np.ndarray], outputs: Sequence[n
             index += 1
 
 
-def _execute(variant: CpuVariant, context: CpuContext) -> int:
+def _execute(context: CpuContext) -> int:
     """One call. The number of workers that it had, at its end."""
+    variant = context.variant
     if (walker := variant.walker) is None:
-        return _execute_natively(variant, context)
+        return _execute_natively(context)
     workers = [1]
     if variant.patch_count:  # native code does so too, but an exchange may come first
         slot, number, offset = variant.patches.T
@@ -533,21 +484,20 @@ def _execute(variant: CpuVariant, context: CpuContext) -> int:
     walker.run(
         context.words,
         context.slots,
-        lambda: workers.append(_execute_natively(variant, context)),
+        lambda: workers.append(_execute_natively(context)),
     )
     return workers[-1]
 
 
-def _execute_natively(variant: CpuVariant, context: CpuContext) -> int:
+def _execute_natively(context: CpuContext) -> int:
     """The steps of one table, on as many workers as are free: all, or only the caller."""
-    if variant.threads > 1:
+    variant, threads = context.variant, context.sized.threads
+    if threads > 1:
         pool = variant.pool()
-        if pool.lock.acquire(blocking=False):
-            try:
-                variant.execute(context.address, variant.threads, pool.address)
-            finally:
-                pool.lock.release()
-            return variant.threads
+        if not pool.lock.locked():
+            with pool.lock:
+                variant.execute(context.address, threads, pool.address)
+            return threads
     variant.execute(context.address, 1, 0)
     return 1
 
@@ -556,22 +506,22 @@ _TRACE_RECORDS = 1 << 16
 
 
 def _profiled(context: CpuContext) -> list[Event]:
-    variant = context.variant
+    variant, threads = context.variant, context.sized.threads
     if variant.walker is not None:
         raise UserError(
             "profile: steps of a program of several processes are not timed; call it, or profile a "
             "program for one process"
         )
     width = 1 + 3 * _TRACE_RECORDS
-    log = np.zeros(width * variant.threads, np.int64)
+    log = np.zeros(width * threads, np.int64)
     context.set_trace(log.ctypes.data, _TRACE_RECORDS)
     begin = perf_counter_ns()
     try:
-        _execute(variant, context)
+        _execute(context)
     finally:
         context.set_trace(0, 0)
     total_us = (perf_counter_ns() - begin) / 1e3
-    logs = log.reshape(variant.threads, width)
+    logs = log.reshape(threads, width)
     records = [rows[1 : 1 + 3 * min(rows[0], _TRACE_RECORDS)].reshape(-1, 3) for rows in logs]
     if not any(len(record) for record in records):
         return []

@@ -26,49 +26,51 @@ class _Kind(NamedTuple):
 
 
 class OpenWork:
-    """The steps that several workers may run, of a plan whose sizes calls decide."""
+    """The steps that several workers may run, of a plan whose sizes calls decide. rows: of the step
+    table, those of each kind of steps."""
 
     def __init__(self, plan: plan_pb2.Plan) -> None:
-        self.kinds: dict[_Kind, list[int]] = {}  # rows of the step table
-        self.weights = loop_weights(plan)
+        kinds: dict[_Kind, list[int]] = {}
+        counts = loop_weights(plan)
         meetings = 0.0
         for row, step in enumerate(plan.steps):
             if step.WhichOneof("action") != "run":
                 continue
             run = step.run
-            meetings += self.weights[row] * run.wait
+            meetings += counts[row] * run.wait
             if not run.parallel:
                 continue
             weights = fixed = 0
-            counts: dict[int, int] = {}
+            sizes: dict[int, int] = {}
             for number in {argument.buffer for argument in run.arguments}:
                 buffer = plan.buffers[number]
                 if buffer.place == plan_pb2.WEIGHT:
                     weights += buffer.bytes
                 elif buffer.bytes_formula:
-                    counts[buffer.bytes_formula - 1] = counts.get(buffer.bytes_formula - 1, 0) + 1
+                    sizes[buffer.bytes_formula - 1] = sizes.get(buffer.bytes_formula - 1, 0) + 1
                 else:
                     fixed += buffer.bytes
             moved = max(run.bytes - weights, 1.0)
-            kind = _Kind(run.flops / moved, weights, fixed, tuple(sorted(counts.items())))
-            self.kinds.setdefault(kind, []).append(row)
-        self.lost = call_loses(meetings)
+            kind = _Kind(run.flops / moved, weights, fixed, tuple(sorted(sizes.items())))
+            kinds.setdefault(kind, []).append(row)
+        self.rows = tuple(kinds.values())
+        self._kinds = [(kind, sum(counts[row] for row in rows)) for kind, rows in kinds.items()]
+        self._lost = call_loses(meetings)
 
-    def at(self, sizes: Sequence[int]) -> tuple[list[int], bool]:
-        """The rows of steps that are too short for several workers, and whether the whole program
-        is."""
-        short: list[int] = []
+    def at(self, sizes: Sequence[int]) -> tuple[list[bool], bool]:
+        """Whether steps of each kind are long enough for several workers, and whether the whole
+        program is too short for them."""
+        pays: list[bool] = []
         saved = 0.0
-        for kind, rows in self.kinds.items():
+        for kind, count in self._kinds:
             moved = kind.fixed
-            for formula, count in kind.sizes:
-                moved += sizes[formula] * count
+            for formula, times in kind.sizes:
+                moved += sizes[formula] * times
             flops, every = kind.compute * moved, moved + kind.weights
-            if not step_pays(flops, every):
-                short += rows
-            else:
-                saved += step_saves(flops, every) * sum(self.weights[row] for row in rows)
-        return short, saved < self.lost
+            pays.append(step_pays(flops, every))
+            if pays[-1]:
+                saved += step_saves(flops, every) * count
+        return pays, saved < self._lost
 
 
 def loop_weights(plan: plan_pb2.Plan) -> list[float]:

@@ -117,7 +117,7 @@ def fuzz(name: str, seed: int, start: int, stop: int, until: float = float("inf"
         end = min(stop, number + PER_CHILD)
         shared[:] = _COUNTS.pack(number, _READING, 0, 0, 0)
         work = functools.partial(_work, reader, seeds, seed, number, end, until, shared)
-        found, died, log = _in_child(work)
+        found, died, log = in_child(work)
         finds += found
         reached, phase, *counts = _COUNTS.unpack(shared[:])
         totals = [a + b for a, b in zip(totals, counts, strict=True)]
@@ -165,7 +165,7 @@ def failure(reader: Reader, data: bytes) -> Find | None:
         except Exception as error:
             tell(_find_of(0, error))
 
-    told, died, log = _in_child(work)
+    told, died, log = in_child(work)
     if died and not (died == signal.SIGPROF and _RUNNING in told):
         return Find(0, _death(died), _last_place(log), log)
     return next((entry for entry in told if isinstance(entry, Find)), None)
@@ -206,7 +206,7 @@ def _last_place(log: str) -> str:
     return ""
 
 
-def _in_child(work: Callable[[Callable[[Any], None]], None]) -> tuple[list[Any], int, str]:
+def in_child(work: Callable[[Callable[[Any], None]], None]) -> tuple[list[Any], int, str]:
     """What `work(tell)` told in a limited child, the signal that ended it (0: none), its log."""
     reading, writing = os.pipe()
     with tempfile.TemporaryFile() as log:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -233,7 +233,7 @@ class OpenProgrammer(Programmer):
         dims = [SymbolicDim("u") if n == d else size for n, size in enumerate(x.dims)]
         sizes = DataSizes({})
         sizes.bind("u", self.b.convert(count, I64), x.dims[d])
-        sizes.inputs = {"s": (self.argument, 0), "t": (self.argument, 1)}
+        sizes.places = {"s": (self.argument, 0, 1, 0), "t": (self.argument, 1, 1, 0)}
         kept = set_size(self.b, x, d, self.b.convert(count, I64), x.tensor.with_dims(dims))
         self.facts = Assumptions(self.symbols)
         with assuming(self.facts, proven=True):
@@ -263,6 +263,22 @@ class OpenProgram(NamedTuple):
             found.append(np.array(picked).astype(argument.tensor.dtype).reshape(dims))
         return found
 
+    def drawn(self, chance: random.Random) -> dict[str, int]:
+        """Sizes of a call."""
+        symbols = self.module.symbols.items()
+        return {n: chance.randint(s.first, s.last or 0) for n, s in symbols if n != "u"}
+
+    def calls(
+        self, sizes: Sequence[Mapping[str, int]], chance: random.Random
+    ) -> list[tuple[list[Any], list[Any]]]:
+        """Inputs of calls of these sizes, and what the interpreter gives for them."""
+        found = []
+        for one in sizes:
+            given = self.inputs(one, chance)
+            with np.errstate(all="ignore"):
+                found.append((given, list(girih.interpret(self.module, given))))
+        return found
+
 
 def open_program(chance: random.Random, from_data: float = FROM_DATA) -> OpenProgram:
     """A random program with symbols, and sizes to call it at: the least, the largest, others.
@@ -281,10 +297,9 @@ def open_program(chance: random.Random, from_data: float = FROM_DATA) -> OpenPro
     region = region if sizes is None else sizes.explicit(region)
     module = Module({"main": Function("main", region)}, symbols=symbols.symbols)
     called = {n: s for n, s in symbols.symbols.items() if n != "u"}
+    made = OpenProgram(module, [])
     ends = [{n: s.first for n, s in called.items()}, {n: symbols.last[n] for n in called}]
-    while len(ends) < CALLS:
-        ends.append({n: chance.randint(s.first, s.last or 0) for n, s in called.items()})
-    return OpenProgram(module, ends)
+    return OpenProgram(module, [*ends, *(made.drawn(chance) for _ in range(CALLS - len(ends)))])
 
 
 def problem(seed: int, from_data: float = FROM_DATA) -> str:
@@ -300,15 +315,19 @@ def problem(seed: int, from_data: float = FROM_DATA) -> str:
         return f"refused: {str(error)[-160:]}"
     except girih.UserError as error:  # too many plans
         return f"refused: {error}"
-    for sizes in made.sizes:
-        given = made.inputs(sizes, chance)
-        with np.errstate(all="ignore"):
-            wanted = girih.interpret(made.module, given)
-        for got, one in zip(program.call_flat(given), wanted, strict=True):
-            if got.shape != one.shape:
-                return f"shape {got.shape}, not {one.shape}, at {sizes}"
-            if not _close(np.asarray(got), one):
-                return f"other values at {sizes}"
+    for sizes, (given, wanted) in zip(made.sizes, made.calls(made.sizes, chance), strict=True):
+        if what := apart(program.call_flat(given), wanted):
+            return f"{what} at {sizes}"
+    return ""
+
+
+def apart(found: Sequence[Any], wanted: Sequence[Any]) -> str:
+    """What is different between results; "" if nothing is."""
+    for got, one in zip(found, wanted, strict=True):
+        if got.shape != one.shape:
+            return f"shape {got.shape}, not {one.shape},"
+        if not _close(np.asarray(got), one):
+            return "other values"
     return ""
 
 
