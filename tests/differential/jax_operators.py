@@ -2,7 +2,8 @@
 jax.scipy, jax.random, ...
 
     python -m girih.tests.differential.jax_operators [--modules jax.lax ...] [--only NAME ...]
-        [--dtypes float32 int64 ...] [--engine interpreter|cpu|both] [--part 0/4]
+        [--dtypes float32 int64 ...] [--engine interpreter|cpu|both] [--part 0/4] [--record FILE]
+    python -m girih.tests.differential.jax_operators --write FILE    into docs/support.md
 
 Each function's samples are compiled by JAX, imported, run, and compared with JAX. The summary
 counts samples and functions by module, and names those without a sample. "as eager": with JAX
@@ -14,12 +15,14 @@ from __future__ import annotations
 import argparse
 import collections
 import importlib
+import json
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,7 +30,13 @@ import numpy as np
 import girih
 from girih.hlo.errors import ImportBlockers, UserError
 from girih.tests.differential.jax_samples import TABLES, WIDE, Array, Sample, Table
-from girih.tests.differential.outcomes import Outcome, compare, print_blockers
+from girih.tests.differential.outcomes import (
+    Outcome,
+    compare,
+    markdown_rows,
+    print_blockers,
+    write_section,
+)
 
 FAST_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -120,7 +129,12 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="*")
     parser.add_argument("--engine", default="both", choices=tuple(ENGINES))
     parser.add_argument("--part", default="0/1", help="this of so many parts of all functions")
+    parser.add_argument("--record", type=Path, help="adds what it finds to this file of JSON lines")
+    parser.add_argument("--write", type=Path, help="writes this record into docs/support.md")
     arguments = parser.parse_args()
+    if arguments.write:
+        write([Found(*json.loads(line)) for line in arguments.write.read_text().splitlines()])
+        return 0
     warnings.simplefilter("ignore")
     number, parts = map(int, arguments.part.split("/"))
     blockers: collections.Counter[str] = collections.Counter()
@@ -164,6 +178,10 @@ def run(
                 continue
             said = outcome(sample, function, dtype, arguments.engine)
             verdicts.append(said.verdict)
+            if arguments.record:
+                found = Found(table.module, name, dtype, said.verdict, said.words)
+                with arguments.record.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
             if said.verdict == "agrees":
                 continue
             if said.verdict == "blocked":
@@ -171,6 +189,58 @@ def run(
             label = f"{table.module.removeprefix('jax.')}.{name} {place}"
             print(f"{label:40} {dtype:9} {said.verdict:10} {said.words}", flush=True)
     return verdicts
+
+
+class Found(NamedTuple):
+    """What became of one sample."""
+
+    module: str
+    name: str
+    dtype: str
+    verdict: str
+    words: str
+
+
+HEAD = "\n## JAX's public functions\n"
+TITLES = "module", "functions", "whole", "samples", "agree", "blocked", "wrong", "errors"
+
+
+def write(found: list[Found]) -> None:
+    """The summary of all runs as a part of docs/support.md."""
+    ours = [x for x in found if x.verdict != "not in JAX"]
+    modules = [m for m in (table.module for table in TABLES) if any(x.module == m for x in ours)]
+    rows = [_row(module, [x for x in ours if x.module == module]) for module in modules]
+    text = """
+Written by `python -m girih.tests.differential.jax_operators --write RECORD` from the record of its
+runs, on the interpreter and the cpu both: public functions of JAX's modules, each with a few
+samples of floats, integers, booleans or complex numbers that `jax.jit` takes. *functions* are those
+with such a sample, *whole* those of which all samples agree with JAX (with `jax.jit`, or operation
+by operation where XLA computes in other types); *blocked* samples are refused with a reason,
+*wrong* ones give other results, *errors* are exceptions of girih.
+
+""" + markdown_rows(TITLES, *rows, _row("all", ours))
+    reasons = dict[str, dict[str, None]]()
+    for x in ours:
+        if x.verdict not in AGREE:
+            words = " ".join(x.words.split())[:160]
+            reasons.setdefault(f"`{x.module}.{x.name}`: {words}", {})[x.dtype] = None
+    if reasons:
+        text += "\nWhat does not work, with the first reason:\n\n" + "".join(
+            f"- {words} ({', '.join(dtypes)})\n" for words, dtypes in sorted(reasons.items())
+        )
+    write_section(HEAD, text)
+
+
+AGREE = ("agrees", "as eager")
+
+
+def _row(title: str, found: list[Found]) -> tuple[str, ...]:
+    names = {(x.module, x.name) for x in found}
+    whole = names - {(x.module, x.name) for x in found if x.verdict not in AGREE}
+    count = collections.Counter(x.verdict for x in found)
+    agree, refused = sum(count[v] for v in AGREE), count["blocked"] + count["refused"]
+    numbers = len(names), len(whole), len(found), agree, refused, count["differs"], count["bug"]
+    return title, *map(str, numbers)
 
 
 if __name__ == "__main__":

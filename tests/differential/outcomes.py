@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,24 @@ def compare(
             at = int(np.argmin(near))
             return Outcome("differs", f"{x[at]} not {y[at]} ({theirs.dtype.name})", targets)
     return Outcome("agrees", "", targets)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
+_NEXT = "\n## "
+
+
+def write_section(head: str, text: str) -> None:
+    """Puts `text` behind `head` into docs/support.md, in place of what stands there until the next
+    heading of that rank; at its end if it is new."""
+    before, _, after = PAGE.read_text().partition(head)
+    _, found, rest = after.partition(_NEXT)
+    PAGE.write_text(before + head + text + found + rest)
+
+
+def markdown_rows(*rows: Sequence[str]) -> str:
+    """A table; the first row are its titles."""
+    every = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "".join("| " + " | ".join(row) + " |\n" for row in every)
 
 
 def print_blockers(blockers: Counter[str]) -> None:

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree
 
+from girih.tests.differential.outcomes import PAGE, markdown_rows, write_section
 from girih.tests.differential.torch_operators import outcome
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
 SPACES = {
     "torch": torch,
     "torch.nn.functional": torch.nn.functional,
@@ -362,7 +362,7 @@ def main() -> int:
             for entry in found:
                 if entry.verdict not in ("agrees", "no export"):
                     print(*entry, flush=True)
-    print(*table(every), sep="\n")
+    print(table(every))
     return 0
 
 
@@ -379,9 +379,9 @@ TITLES = (
 )  # fmt: skip
 
 
-def table(found: list[Found]) -> list[str]:
+def table(found: list[Found]) -> str:
     """Of each dtype and engine how many functions are exported, and what becomes of the samples."""
-    rows = [TITLES, ("---",) * len(TITLES)]
+    rows = [TITLES]
     for dtype, engine in dict.fromkeys((entry.dtype, entry.engine) for entry in found):
         ours = [x for x in found if (x.dtype, x.engine) == (dtype, engine)]
         ours = [x for x in ours if x.verdict != "no export"]
@@ -391,7 +391,7 @@ def table(found: list[Found]) -> list[str]:
         refused = count["blocked"] + count["refused"]
         numbers = (len(names), len(whole), len(ours), count["agrees"], refused, count["differs"])
         rows.append((dtype, f"the {engine}", *map(str, numbers), str(count["bug"])))
-    return ["| " + " | ".join(row) + " |" for row in rows]
+    return markdown_rows(*rows)
 
 
 def write(found: list[Found]) -> None:
@@ -401,7 +401,7 @@ def write(found: list[Found]) -> None:
         if entry.verdict not in ("agrees", "no export"):
             dtypes = reasons.setdefault(f"`{entry.name}`: {one_line(entry)}", {})
             dtypes[entry.dtype] = None
-    text = f"""{HEAD}
+    text = """
 Written by `python tests/differential/torch_functions.py --write RECORD` from the record of its
 runs: functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special`, `torch.fft` and
 methods of tensors, each with a few argument lists that eager PyTorch takes. Methods that `torch`
@@ -411,12 +411,12 @@ with eager (random draws by their distributions; 16-bit floats with eager's floa
 well); *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
 exceptions of girih.
 
-""" + "".join(f"{row}\n" for row in table(found))
+""" + table(found)
     if reasons:
         text += "\nWhat does not work, with the first reason:\n\n" + "".join(
             f"- {words} ({', '.join(dtypes)})\n" for words, dtypes in sorted(reasons.items())
         )
-    PAGE.write_text(PAGE.read_text().partition(HEAD)[0] + text)
+    write_section(HEAD, text)
 
 
 def one_line(entry: Found) -> str:
