@@ -15,6 +15,7 @@ from . import (
     functions,
     gathers,
     indexing,
+    interpolations,
     joined,
     one_hot,
     products,
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     *scales.RULES,
     *convolutions.RULES,
     *convolved.RULES,
+    *interpolations.RULES,
     *control.RULES,
     *sinking.RULES,
 )
