@@ -15,6 +15,7 @@ from ..optimizer.passes.approximate import Formula
 from ..optimizer.schedule import Schedule
 from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
+from .capabilities import Capabilities
 
 API = 1  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
 GROUP = "girih.backends"  # of entry points
@@ -28,7 +29,8 @@ Scheduled = tuple[Schedule, tuple[str, ...]]  # with the notes that its plan bea
 class Backend:
     """One target. `build` takes the schedules of a program's entry points, with the notes of each,
     and gives a plan_pb2.Plan of each and one image; UnsupportedError lists every operation without
-    a kernel. `packing` says how a contraction wants a weight to lie in memory.
+    a kernel. `packing` says how a contraction wants a weight to lie in memory; None: as follows
+    from `capabilities`.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
     `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
@@ -43,7 +45,8 @@ class Backend:
     `splits_complex`: whether complex products are better as products of their parts.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
-    well, in another entry point."""
+    well, in another entry point.
+    `capabilities`: what its contractions are made of, where the optimizer chooses their forms."""
 
     name: str
     build: Callable[[Sequence[Scheduled]], tuple[list[Any], bytes]]
@@ -65,6 +68,7 @@ class Backend:
     open_sizes: bool = False
     splits_complex: bool = False
     shared_packing: Callable[[Op], Any] | None = None
+    capabilities: Capabilities | None = None
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,9 @@ EXACT = "girih.exact"
 APPROXIMATE = "girih.approximate"
 """Marks an operation that a target may compute by an approximate formula of its own."""
 
+NOTE = "girih.note"
+"""What the user is told of a kernel: what was chosen that costs something, and why."""
+
 
 class Dense:
     """A constant tensor: a type and its numpy array; a splat is a view of one element.

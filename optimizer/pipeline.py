@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ..hlo.errors import CompilerBug, GirihError, UnsupportedError, UserError
 from ..hlo.graph import Module, Op, Region
 from ..hlo.verify import Level, verify
 from ..options import Options
+from .kernels.choose import packing
 from .library import library_of
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
 from .machine import Machine
@@ -35,6 +37,7 @@ from .passes.fuse import Fuse
 from .passes.inline import Inline
 from .passes.kernel_epilogues import KernelEpilogues
 from .passes.kernel_prologues import KernelPrologues
+from .passes.kernels import Kernels
 from .passes.legalize_quantized import LegalizeQuantized
 from .passes.loops import Loops
 from .passes.mask_bounded import MaskBounded
@@ -147,8 +150,13 @@ def lowering_pipeline(
         kernels.append(Approximate(backend.formulas, NUMERICS[options.numerics], ledger))
     if backend.windows:
         kernels.append(Stacks(backend.windows))
-    if backend.packing is not None and options.pack_weights:
-        kernels.append(Encode(backend.packing, backend.shared_packing, alike or {}))
+    wanted, able = backend.packing, backend.capabilities
+    if wanted is None and able is not None:
+        wanted = partial(packing, capabilities=able)
+    if wanted is not None and options.pack_weights:
+        kernels.append(Encode(wanted, backend.shared_packing, alike or {}))
+    if model is not None and able is not None:
+        kernels.append(Kernels(model, able))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
     return (ChannelsLast(), *split, *kernels, Order(backend.in_tiles))

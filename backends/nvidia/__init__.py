@@ -29,9 +29,10 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
     from ..cpu.cache import open_cache
-    from . import foreign, images, turned
+    from . import foreign
     from .assemble import identity_of_ptxas
     from .build import accepts, build, cubins
+    from .capabilities import capabilities
     from .machines import label
     from .pipeline.emit import suits
     from .pipeline.functions import FORMULAS
@@ -54,7 +55,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         identity=repr((found, "" if simulated else identity_of_ptxas())),
         accepts=lambda op: accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,
-        packing=lambda op: turned.packing(op, found) or images.packing(op),
+        capabilities=capabilities(found.architecture),
         lacks=lambda op: foreign.lacks(op, found), expands=expands,
         assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),

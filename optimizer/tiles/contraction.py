@@ -102,14 +102,6 @@ def built(group: Group, operands: Sequence[Value], plan: Plan, name: str) -> Op:
     return build_kernel(group, operands, plan.sizes, name, stream, plan.step)
 
 
-def predicted(region: Region, machine: Machine, kind: type[BlockCounter]) -> float:
-    """Seconds of the best tiling of a region around one contraction; infinite where it has none."""
-    try:
-        return tilings(*contraction_group(region), machine, kind)[0].time
-    except Unwritable:
-        return math.inf
-
-
 def calls(
     operands: Sequence[Value], region: Region, machine: Machine, kind: type[BlockCounter]
 ) -> Iterator[Op]:

@@ -1,22 +1,32 @@
-"""Emits single kernels and runs them in the simulator, beside the interpreter."""
+"""Emits kernels and runs them in the simulator, beside the interpreter: one, or those that the
+optimizer makes of an operation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from girih.backends.nvidia import simulator
+from girih.backends.nvidia.capabilities import capabilities
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
-from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, Size, TensorMap
+from girih.backends.nvidia.launch import (
+    Argument,
+    Immediate,
+    KernelCode,
+    Launch,
+    Size,
+    TensorMap,
+)
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import make_op
-from girih.hlo.graph import Op, arguments
+from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.symbols import bound
 from girih.hlo.types import tensor_of
+from girih.optimizer.passes.kernels import Kernels
 
 from ..support import compare as compare
 from ..support import expected as expected
@@ -46,23 +56,86 @@ def operation(definition: Any, case: Any) -> Op:
     return make_op(definition.name, operands, case.attributes, regions, case.result_types)
 
 
+@dataclass(frozen=True)
+class Emitted:
+    """The program of the kernels that an operation becomes, of its operands, and their codes."""
+
+    region: Region
+    codes: Mapping[Op, KernelCode]
+
+    @property
+    def launches(self) -> list[Launch]:
+        return [launch for code in self.codes.values() for launch in code.launches]
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for code in self.codes.values() for note in code.notes]
+
+    def compiled(self, on: Target) -> Emitted:
+        """With PTX for text."""
+        codes = {
+            op: replace(code, text=compile_ptx(code.text, on.architecture), language="ptx")
+            for op, code in self.codes.items()
+        }
+        return replace(self, codes=codes)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(code.text for code in self.codes.values())
+
+
+def emitted(op: Op, on: Target = TARGET) -> Emitted:
+    """What the optimizer makes of an operation, with the kernels for it."""
+    own = arguments([value.type for value in op.operands])
+    alone = op.with_operands(own)
+    able = capabilities(on.architecture)
+    region = Kernels(on.machine, able).region(Region(own, [alone], alone.results))
+    return Emitted(region, {one: emit(one, on) for one in region.ops if one.name != "reshape"})
+
+
 def run(
     op: Op,
     inputs: Sequence[np.ndarray],
     *,
-    code: KernelCode | None = None,
+    code: KernelCode | Emitted | None = None,
+    on: Target = TARGET,
+    sizes: Mapping[str, int] | None = None,
+    **options: Any,
+) -> list[np.ndarray]:
+    """The results of an operation by its kernel, or by those that the optimizer makes of it;
+    `sizes`: the symbols' values, where the code is for sizes that a call decides; other options are
+    those of `launched`."""
+    code = code or emitted(op, on)
+    if isinstance(code, KernelCode):
+        return launched(op, inputs, code, on=on, sizes=sizes, **options)
+    known = dict(zip(code.region.arguments, inputs, strict=True))
+    for one in code.region.ops:
+        given = [known[value] for value in one.operands]
+        if one in code.codes:
+            results = launched(one, given, code.codes[one], on=on, sizes=sizes, **options)
+        else:
+            results = [given[0].reshape([bound(n, sizes or {}) for n in one.result.dims])]
+        known.update(zip(one.results, results, strict=True))
+    return [known[value] for value in code.region.results]
+
+
+def launched(
+    op: Op,
+    inputs: Sequence[np.ndarray],
+    code: KernelCode,
+    *,
     on: Target = TARGET,
     shared: Sequence[tuple[int, int]] = (),
     reports: list[simulator.Report] | None = None,
     sizes: Mapping[str, int] | None = None,
     **options: Any,
 ) -> list[np.ndarray]:
-    """The kernel's results. `shared`: (operand, result) that lie in the same memory; `options` go
-    to the simulator, whose reports are appended to `reports`. `sizes`: the symbols' values, where
-    the code is for sizes that a call decides."""
+    """The results of one kernel. `shared`: (operand, result) that lie in the same memory; `options`
+    go to the simulator, whose reports are appended to `reports`."""
     sizes = sizes or {}
-    code = code or emit(op, on)
-    results = [value.tensor for value in op.results]
+    results = [
+        value.tensor.with_dims([bound(n, sizes) for n in value.dims]) for value in op.results
+    ]
     if not code.launches:
         assert not any(kind.bytes for kind in results)
         return [np.empty(kind.dims, kind.dtype) for kind in results]
@@ -119,7 +192,7 @@ def check(
     inputs: Sequence[np.ndarray],
     *,
     tolerance: float = 0.0,
-    emitter: Callable[[], KernelCode] | None = None,
+    emitter: Callable[[], KernelCode | Emitted] | None = None,
     **options: Any,
 ) -> list[np.ndarray]:
     """Kernel and interpreter agree."""

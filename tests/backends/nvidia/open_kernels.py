@@ -7,13 +7,10 @@ kernel.check({"s": 37})
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from girih.backends.nvidia.assemble import assemble, find_ptxas
-from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.target import Target
 from girih.hlo.assumptions import Assumptions
 from girih.hlo.deciding import deciding
@@ -26,7 +23,8 @@ from . import harness
 
 
 class OpenKernel:
-    """The kernel of an operation at all sizes of its symbols; `guards` are what it is not for."""
+    """The kernels of an operation at all sizes of its symbols; `guards` are what they are not
+    for."""
 
     def __init__(
         self,
@@ -37,15 +35,14 @@ class OpenKernel:
     ) -> None:
         self.op, self.target = op, target
         with deciding(Assumptions(symbols), hints) as decisions:
-            self.code = emit(op, target)
+            self.code = harness.emitted(op, target)
         self.guards = list(decisions.guards)
-        self.ptx = compile_ptx(self.code.text, target.architecture)
-        self.compiled = replace(self.code, text=self.ptx, language="ptx")
+        self.compiled = self.code.compiled(target)
 
     def assembles(self) -> None:
         """ptxas takes it, where there is one."""
-        if find_ptxas() is not None:
-            assemble(self.ptx, self.target.architecture)
+        for code in self.compiled.codes.values() if find_ptxas() is not None else ():
+            assemble(code.text, self.target.architecture)
 
     def check(self, sizes: Mapping[str, int], tolerance: float = 0.0) -> list[np.ndarray]:
         """At these sizes the kernel gives what the interpreter does."""

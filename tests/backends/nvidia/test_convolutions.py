@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.nvidia import images
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.build import accepts
-from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.launch import TensorMap
 from girih.backends.nvidia.pipeline import contraction as pipeline
 from girih.backends.nvidia.target import Target, target
@@ -22,6 +19,7 @@ from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F16, F32, I8, I32, ElementType, TensorType
+from girih.optimizer.kernels import convolution_form
 from girih.optimizer.tiles.build import build_kernel, make_group
 
 from . import harness
@@ -77,14 +75,14 @@ def values(op: Op) -> list[np.ndarray]:
 
 
 def ptx_of(op: Op, on: Target) -> str:
-    return compile_ptx(emit(op, on).text, on.architecture)
+    return harness.emitted(op, on).compiled(on).text
 
 
 def check(region: Region, on: Target, instruction: str, tolerance: float = 0.01) -> None:
     """By that instruction, without faults, in both modes of the simulator."""
     op = fusion(region)
-    code, inputs = emit(op, on), values(op)
-    assert instruction in compile_ptx(code.text, on.architecture)
+    code, inputs = harness.emitted(op, on).compiled(on), values(op)
+    assert instruction in code.text
     for mode, seed in (("eager", 1), ("lazy", 2)):
         reports: list[Any] = []
         harness.check(
@@ -138,9 +136,9 @@ def test_bytes(on, instruction):
 def test_f32_stays_f32():
     op = fusion(convolution((1, 6, 9, 32), 24, (3, 3), F32, padding=((1, 1), (1, 1))))
     inputs = [RNG.standard_normal(v.dims).astype(np.float32) for v in op.operands]
-    code = emit(op, SM_90A)
+    code = harness.emitted(op, SM_90A).compiled(SM_90A)
     harness.check(op, inputs, tolerance=2e-6, emitter=lambda: code)
-    assert "mma" not in compile_ptx(code.text, SM_90A.architecture)
+    assert "mma" not in code.text
 
 
 def test_blocks_of_a_cluster_share_windows():
@@ -177,16 +175,16 @@ def test_results_in_planes(on, instruction):
 
 @pytest.mark.parametrize(("on", "instruction"), [(SM_90A, HOPPER), (SM_80, AMPERE)])
 def test_few_features(monkeypatch, on, instruction):
-    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
+    monkeypatch.setattr(convolution_form, "CONVOLVED_PER_LAUNCH", 0)
     facts = {"padding": ((3, 3), (3, 3)), "window_strides": (2, 2)}
     region = convolution((1, 19, 17, 3), 16, (7, 7), **facts)
     check(region, on, instruction)
-    assert any("laid anew" in note for note in emit(fusion(region), on).notes)
+    assert any("laid anew" in note for note in harness.emitted(fusion(region), on).notes)
 
 
 @pytest.mark.parametrize(("on", "instruction"), [(SM_90A, HOPPER), (SM_80, AMPERE)])
 def test_transposed_convolutions(monkeypatch, on, instruction):
-    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
+    monkeypatch.setattr(convolution_form, "CONVOLVED_PER_LAUNCH", 0)
     facts = {"lhs_dilation": (2, 2), "padding": ((1, 2), (1, 2))}
     check(convolution((1, 5, 6, 32), 16, (3, 3), **facts), on, instruction)
 
@@ -194,16 +192,16 @@ def test_transposed_convolutions(monkeypatch, on, instruction):
 @pytest.mark.parametrize(("on", "instruction"), [(SM_90A, HOPPER), (SM_80, AMPERE)])
 def test_deep_convolutions_of_few_pixels_are_summed_in_parts(on, instruction):
     region = convolution((1, 7, 7, 512), 512, (3, 3), padding=((1, 1), (1, 1)))
-    assert any("in 4 parts" in note for note in emit(fusion(region), on).notes)
+    assert any("in 4 parts" in note for note in harness.emitted(fusion(region), on).notes)
     region = convolution((1, 3, 3, 1024), 16, (2, 2))
-    assert any("parts" in note for note in emit(fusion(region), on).notes)
+    assert any("parts" in note for note in harness.emitted(fusion(region), on).notes)
     check(region, on, instruction)
 
 
 def test_strides_are_the_copy_engines():
     region = convolution((2, 16, 16, 64), 64, (3, 3), padding=((1, 1), (1, 1)),
                          window_strides=(2, 2))  # fmt: skip
-    (launch,) = emit(fusion(region), SM_90A).launches
+    (launch,) = harness.emitted(fusion(region), SM_90A).launches
     maps = [one for one in launch.arguments if isinstance(one, TensorMap)]
     assert [one.steps for one in maps if one.steps] == [(1, 2, 2, 1)]
 
@@ -223,12 +221,13 @@ def test_layers_assemble(name, on, instruction):
     image, features, taps, stride = LAYERS[name]
     padding = tuple((n // 2, n // 2) for n in taps)
     op = fusion(convolution(image, features, taps, padding=padding, window_strides=(stride,) * 2))
-    ptx = ptx_of(op, on)
-    assert instruction in ptx
-    found = assemble(ptx, on.architecture)
-    assert not found.remarks
-    for usage in found.usages.values():
-        assert not usage.spill_store_bytes and not usage.stack_bytes
+    code = harness.emitted(op, on).compiled(on)
+    assert instruction in code.text
+    for one in code.codes.values():
+        found = assemble(one.text, on.architecture)
+        assert not found.remarks
+        for usage in found.usages.values():
+            assert not usage.spill_store_bytes and not usage.stack_bytes
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
@@ -244,7 +243,6 @@ def test_convolutions_that_sum_features_join_no_other_kernel(depthwise):
 def test_a_window_of_many_places_leaves_registers_free(on: Target) -> None:
     """Groups of few features are summed by multiply-adds, in a loop that stays a loop."""
     op = fusion(convolution((2, 9, 10, 6), 6, (4, 5), F32, groups=2))
-    code = emit(op, on)
-    made = assemble(compile_ptx(code.text, on.architecture), on.architecture)
+    made = assemble(ptx_of(op, on), on.architecture)
     assert made.faults() == []
     assert max(usage.registers for usage in made.usages.values()) <= 80

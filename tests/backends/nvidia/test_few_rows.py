@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from girih.backends.nvidia import kernels
 from girih.backends.nvidia.target import Target, target
-from girih.backends.nvidia.tile import split
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F32, I8, I32
+from girih.optimizer.kernels import split_sum
 
 from . import harness
-from .test_turned import product, values
+from .test_operand_layout import product, values
 
 SM_80, SM_90A = target("sm_80"), target("sm_90a")
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], float]] = {
@@ -33,12 +32,12 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], float]] = {
 def test_bytes_are_read_once(
     monkeypatch: pytest.MonkeyPatch, kind: str, on: Target, rows: int, side: int
 ) -> None:
-    monkeypatch.setattr(split, "MOST", 1)
+    monkeypatch.setattr(split_sum, "MOST", 1)
     element, result, facts, tolerance = KINDS[kind]
     side = side if element.itemsize > 1 else 1  # weights of bytes are stored so
     op = product((rows, 128, 256), (element, element), result, (1, side), **facts)
     inputs = values(op)
-    code = kernels.emit(op, on)
+    code = harness.emitted(op, on)
     reports: list[Any] = []
     options = {"counters": True, "reports": reports, "mode": "lazy"}
     (got,) = harness.run(op, inputs, code=code, on=on, **options)
@@ -54,7 +53,7 @@ def test_bytes_are_read_once(
 def test_enough_bytes_are_on_their_way(on: Target, rows: int, columns: int) -> None:
     """Stages of windows in shared memory: what memory gives in 0.6 us."""
     op = product((rows, columns, 4096), (BF16, BF16), F32, (1, 1), out=BF16)
-    first = kernels.emit(op, on).launches[0]
+    first = harness.emitted(op, on).launches[0]
     multiprocessors, memory = on.machine.executors, on.machine.levels[-1]
     together = on.architecture.shared_bytes // first.shared_bytes
     resident = min(first.grid[0], multiprocessors * together)

@@ -1,4 +1,4 @@
-"""Which emitter takes what, fusions cut apart, machines of cost models, connected groups."""
+"""Which emitter takes what, machines of cost models, connected groups."""
 
 from __future__ import annotations
 
@@ -12,74 +12,14 @@ from girih.backends import find
 from girih.backends.nvidia import kernels, machines
 from girih.backends.nvidia.build import EMITTED, accepts
 from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.target import ARCHITECTURES, target
-from girih.backends.nvidia.tile import split
 from girih.hlo.build import Builder
 from girih.hlo.errors import UnsupportedError, UserError
-from girih.hlo.graph import Op
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import BF16, F32, TensorType
 from girih.options import Options
 
 from . import harness
-
-
-def product(element: Any = F32, rows: int = 10, residual: bool = True, twice: bool = False) -> Op:
-    """tanh(reshape(transpose(x)) @ w) + r, and the product itself if `twice`."""
-    b = Builder()
-    types = ((16, rows, 24), (384, 40), (rows, 40))
-    x, w, r = b.arguments([TensorType(dims, element) for dims in types])
-    moved = b("transpose", x, permutation=(1, 0, 2), type=TensorType((rows, 16, 24), element))
-    left = b("reshape", moved, type=TensorType((rows, 384), element))
-    made = b(
-        "dot_general", b("negate", left), w, type=TensorType((rows, 40), element),
-        lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
-    )  # fmt: skip
-    out = b("add", b("tanh", made), r) if residual else made
-    return harness.fusion("contract", b.region([out, made] if twice else [out]))
-
-
-def inputs(op: Op) -> list[np.ndarray]:
-    random = np.random.default_rng(1)
-    made = (random.standard_normal(value.dims) / 8 for value in op.operands)
-    return [
-        array.astype(value.element.dtype) for array, value in zip(made, op.operands, strict=True)
-    ]
-
-
-@pytest.mark.parametrize("twice", (False, True))
-@pytest.mark.parametrize("residual", (False, True))
-def test_products_cut_apart(monkeypatch: pytest.MonkeyPatch, residual: bool, twice: bool) -> None:
-    monkeypatch.setattr(split, "MOST", 1)  # its sum stays whole
-    op = product(residual=residual, twice=twice)
-    pairs = kernels.shared(op)
-    code = kernels.apart_from(op.regions[0], harness.TARGET, 1.0, pairs, "a reason")
-    same = twice and not residual  # one value is given twice, and copied
-    assert len(code.launches) == 2 + same and code.notes[0].endswith("apart: a reason")
-    assert code.scratch_bytes >= 4 * 10 * 384
-    given = inputs(op)
-    apart = harness.check(op, given, tolerance=1e-5, emitter=lambda: code)
-    if pairs:
-        together = harness.run(op, given, code=code, shared=list(pairs))
-        np.testing.assert_array_equal(apart[0], together[0])
-
-
-def test_products_run_alone_where_nothing_else_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operand, product, epilogue: three parts, the last of them last also in shared memory."""
-
-    def refuse(*_: Any) -> Any:
-        raise Unfit("not today")
-
-    monkeypatch.setattr(kernels, "_contraction", refuse)
-    op = product()
-    code = kernels.emit(op, harness.TARGET)
-    assert len(code.launches) == 3 and any("not today" in note for note in code.notes)
-    harness.check(op, inputs(op), tolerance=1e-5, emitter=lambda: code)
-    given = inputs(op)
-    (alone,) = harness.run(op, given, code=code)
-    (shared,) = harness.run(op, given, code=code, shared=[(2, 0)])
-    np.testing.assert_array_equal(alone, shared)
 
 
 def test_matrix_instructions_by_architecture() -> None:
@@ -104,7 +44,7 @@ def test_kinds() -> None:
     negated = b("negate", x)
     assert total.op is not None and negated.op is not None
     assert kernels.kind_of(total.op) == "reduce" and kernels.kind_of(negated.op) == "loop"
-    assert kernels.kind_of(product()) == "contract"
+    assert kernels.kind_of(harness.fusion("contract", b.region([negated]))) == "contract"
     sort = next(d for d in DEFINITIONS if d.name == "sort")
     assert kernels.kind_of(harness.operation(sort, next(iter(sort.cases())))) == "opaque"
 

@@ -1,73 +1,97 @@
-"""Operands of products that do not lie in memory as matrix instructions and copies want them.
+"""Operands of products that do not lie in memory as a target's units and copies want them.
 
-`wgmma` reads operands of 16 bits along the sum or across it; others, and bytes in `mma.sync`, along
-it only. The copy engine wants rows that are whole multiples of 16 bytes long, `cp.async` of 4. A
+Some units read operands along the sum only, and rows must be whole multiples of what is copied. A
 weight that lies across is stored along when the program is compiled (`packing`); other operands are
-copied first, along the sum and padded with zeros, where the product repays it (`turned`).
+copied first, along the sum and padded with zeros, where the product repays it (`laid_along`).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
-from ...hlo.precision import may_use_tf32
+from ...hlo.precision import TF32, may_use_tf32
 from ...hlo.types import TensorType
-from ...optimizer.cost.blocks import multiplied, unit_of
-from ...optimizer.cost.model import SINGLE, moved
-from ...optimizer.passes.encode import Packing, stored_operand
-from .atoms import contraction_atoms
-from .target import Architecture, Target
-from .tile.matrix import atoms_of
-from .tile.split import stored
+from ..cost.blocks import multiplied, unit_of
+from ..cost.model import SINGLE, moved
+from ..machine import Machine
+from ..passes.encode import Packing, stored_operand
+from ..regions import rewritten
 
-_ROW, _STEP = 16, 32  # bytes: of a whole row of memory, of an instruction along the sum
+if TYPE_CHECKING:
+    from ...backends.capabilities import Capabilities, MatrixUnit
 
 
-def turned(region: Region, target: Target) -> tuple[Region, tuple[Value, ...]] | None:
+def units_of(op: Op, capabilities: Capabilities) -> tuple[MatrixUnit, ...]:
+    """What multiplies a contraction's elements; floats of less than 32 bits are summed in 32."""
+    left, right = (value.element.name for value in op.operands[:2])
+    if may_use_tf32(op):
+        left = right = TF32
+    element = op.result.element
+    sums = "f32" if element.is_float and element.bits < 32 else element.name
+    wanted = left, right, sums
+    return tuple(u for u in capabilities.units if (u.left, u.right, u.sums) == wanted)
+
+
+def stored(value: Value) -> tuple[Value, list[int]]:
+    """What an operand is a transposition of, and for each of the operand's dims which of its."""
+    dims = list(range(value.rank))
+    while value.op is not None and value.op.name == "transpose":
+        dims = [value.op.permutation[d] for d in dims]
+        value = value.op.operands[0]
+    return value, dims
+
+
+def misread(dot: Op, unit: MatrixUnit) -> list[int]:
+    """The sides of a product that a unit cannot read as they lie."""
+    return sorted({*_across(dot, [unit]), *_ragged(dot, [unit])})
+
+
+def laid_along(
+    region: Region, machine: Machine, capabilities: Capabilities
+) -> tuple[Region, tuple[Value, ...]] | None:
     """The region with copies of operands in front of its product, and the copies; None where the
     product reads its operands as they lie, or where copying them costs more."""
     dots = [op for op in region.ops if op.name == "dot_general"]
     if len(dots) != 1:
         return None
     (dot,) = dots
-    architecture = target.architecture
-    across, ragged = _across(dot, architecture), _ragged(dot, architecture)
-    padding = _padding(dot) if across or ragged else 0
+    units = units_of(dot, capabilities)
+    across, ragged = _across(dot, units), _ragged(dot, units)
+    padding = _padding(dot, units, capabilities) if across or ragged else 0
     sides = [0, 1] if padding else sorted({*across, *ragged})
     bytes = sum(dot.operands[side].tensor.bytes for side in sides)
-    copied = moved(target.machine, bytes, bytes, SINGLE if ragged or padding else 1.0)
-    if not sides or copied > _gain(dot, target, bool(across), bool(ragged)):
+    copied = moved(machine, bytes, bytes, SINGLE if ragged or padding else 1.0)
+    if not sides or copied > _gain(dot, machine, bool(across), bool(ragged)):
         return None
-    b = Builder(dot.origin, check=False)
-    known: dict[Value, Value] = dict(zip(region.arguments, region.arguments, strict=True))
     copies: list[Value] = []
-    for op in region.ops:
-        operands = [known.get(value, value) for value in op.operands]
-        if op is dot:
-            facts: dict[str, Any] = dict(dot.attributes)
+
+    def change(b: Builder, op: Op, mapping: dict[Value, Value]) -> bool:
+        if op is not dot:
+            return False
+        operands = [mapping[value] for value in op.operands]
+        facts: dict[str, Any] = dict(dot.attributes)
+        with b.at(op.origin):
             for side in sides:
                 order, numbers = _along(dot, side)
                 operands[side] = _padded(b, b.transpose(operands[side], order), padding)
                 copies.append(operands[side])
                 facts |= numbers
-            made = b.op(op.name, operands, facts, (), op.result_types)
-        else:
-            made = b.append(op.with_operands(operands))
-        known.update(zip(op.results, made.results, strict=True))
-    results = [known.get(value, value) for value in region.results]
-    return Region(region.arguments, b.ops, results), tuple(copies)
+            mapping[op.result] = b(op.name, *operands, type=op.type, **facts)
+        return True
+
+    return rewritten(region, {}, change), tuple(copies)
 
 
-def packing(op: Op, target: Target) -> Packing | None:
+def packing(op: Op, capabilities: Capabilities) -> Packing | None:
     """How a weight that the product of a fusion reads should lie: along the sum."""
     body = op.regions[0] if op.name == "fusion" else None
     dots = [inner for inner in body.ops if inner.name == "dot_general"] if body is not None else []
     for dot in dots if len(dots) == 1 else []:
-        sides = {*_across(dot, target.architecture), *_ragged(dot, target.architecture)}
-        for side in sorted(sides):
+        units = units_of(dot, capabilities)
+        for side in sorted({*_across(dot, units), *_ragged(dot, units)}):
             value = stored_operand(dot.operands[side])
             source = op.operands[value.index].op if value.owner is body else None
             if source is not None and source.name == "weight" and not _lies_along(dot, side):
@@ -81,44 +105,38 @@ def packing(op: Op, target: Target) -> Packing | None:
     return None
 
 
-def _across(dot: Op, architecture: Architecture) -> list[int]:
-    """The sides of a product that lie across its sum and that its instructions want along it."""
-    size = dot.operands[0].element.itemsize
-    if size == 1:
-        wanted = bool(atoms_of(dot, architecture))
-    else:
-        wanted = may_use_tf32(dot) and architecture.warpgroups
+def _across(dot: Op, units: Sequence[MatrixUnit]) -> list[int]:
+    """The sides of a product that lie across its sum, where a unit wants them along it."""
+    wanted = any(unit.along for unit in units)
     if not wanted or not dot.result.tensor.size or not dot.lhs_contracting_dimensions:
         return []
     return [side for side in (0, 1) if not _lies_along(dot, side)]
 
 
-def _ragged(dot: Op, architecture: Architecture) -> list[int]:
-    """The sides of a product in memory whose rows copies to shared memory cannot take whole."""
+def _ragged(dot: Op, units: Sequence[MatrixUnit]) -> list[int]:
+    """The sides of a product in memory whose rows copies for a unit cannot take whole."""
     if len(dot.lhs_contracting_dimensions) != 1 or not dot.result.tensor.size:
         return []
-    atoms = contraction_atoms(dot, architecture)
-    unit = _ROW if any(atom.asynchronous for atom in atoms) else 4
+    whole = max((unit.row_bytes for unit in units), default=1)
     found = []
-    for side in (0, 1) if atoms else ():
+    for side in (0, 1):
         value, dims = stored(dot.operands[side])
         inner = next((value.dims[d] for d in reversed(range(value.rank)) if value.dims[d] != 1), 1)
         in_memory = value.op is None and len(dims) > 1 and inner < value.tensor.size
-        if in_memory and inner * value.element.itemsize % unit:
+        if in_memory and inner * value.element.itemsize % whole:
             found.append(side)
     return found
 
 
-def _padding(dot: Op) -> int:
-    """Zeros behind the summed dim that make rows of it whole steps of an instruction."""
+def _padding(dot: Op, units: Sequence[MatrixUnit], capabilities: Capabilities) -> int:
+    """Zeros behind the summed dim that make rows of it whole steps of a unit."""
     if len(dot.lhs_contracting_dimensions) != 1:
         return 0
     value = dot.operands[0]
-    size = value.element.itemsize
-    if value.dims[dot.lhs_contracting_dimensions[0]] * size % _ROW == 0:
+    depth = value.dims[dot.lhs_contracting_dimensions[0]]
+    if depth * value.element.itemsize % capabilities.copy_bytes == 0:
         return 0
-    each = _STEP // math.gcd(_STEP, size)
-    return -value.dims[dot.lhs_contracting_dimensions[0]] % each
+    return -depth % max(unit.grain[2] for unit in units)
 
 
 def _padded(b: Builder, value: Value, padding: int) -> Value:
@@ -156,9 +174,8 @@ def _along(dot: Op, side: int) -> tuple[tuple[int, ...], dict[str, tuple[int, ..
     }
 
 
-def _gain(dot: Op, target: Target, across: bool, ragged: bool) -> float:
+def _gain(dot: Op, machine: Machine, across: bool, ragged: bool) -> float:
     """Seconds that the product is faster with its operands copied."""
-    machine = target.machine
     fast, slow = (
         unit_of(dot, machine, largest) or machine.unit("f32") for largest in (True, False)
     )

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.nvidia import images
-from girih.hlo.build import build_region
-from girih.hlo.graph import Function, Module, Op, Region
+from girih.hlo.build import build_region, make_op
+from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import interpret
 from girih.hlo.ops.convolution import numbers, window_attributes
 from girih.hlo.types import F32, TensorType
-
-from . import harness
+from girih.optimizer.kernels import convolution_form
 
 RNG = np.random.default_rng(8)
 OHWI = numbers(2) | {
@@ -28,12 +26,17 @@ OIHW = numbers(2, channels_first=True)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(images, "CONVOLVED_PER_LAUNCH", 0)
+    monkeypatch.setattr(convolution_form, "CONVOLVED_PER_LAUNCH", 0)
 
 
 def region(x: Sequence[int], w: Sequence[int], facts: dict[str, Any]) -> Region:
     types = [TensorType(x, F32), TensorType(w, F32)]
     return build_region(types, lambda b, x, w: [b("convolution", x, w, **facts)])
+
+
+def fusion(found: Region) -> Op:
+    operands = arguments(found.argument_types)
+    return make_op("fusion", operands, {"kind": "contract"}, (found,), found.result_types)
 
 
 def run(found: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -43,7 +46,7 @@ def run(found: Region, arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def prepared(found: Region) -> list[Op]:
     """The convolutions of the better form, which gives the same numbers."""
-    form = images.prepared(found)
+    form = convolution_form.prepared(found)
     assert form is not None
     better = form[0]
     arrays = [RNG.integers(-3, 4, v.dims).astype(v.tensor.dtype) for v in found.arguments]
@@ -109,17 +112,17 @@ def test_both_dilated():
     ],
 )
 def test_what_stays(x, w, facts):
-    assert images.prepared(region(x, w, facts)) is None
+    assert convolution_form.prepared(region(x, w, facts)) is None
 
 
 def test_small_convolutions_stay(monkeypatch):
     monkeypatch.undo()
-    assert images.prepared(region((1, 8, 4, 4), (8, 8, 1, 1), OIHW)) is None
+    assert convolution_form.prepared(region((1, 8, 4, 4), (8, 8, 1, 1), OIHW)) is None
 
 
 def test_weights_are_stored_as_they_are_read():
-    found = harness.fusion("contract", region((2, 16, 9, 11), (8, 16, 3, 3), OIHW))
-    packing = images.packing(found)
+    found = fusion(region((2, 16, 9, 11), (8, 16, 3, 3), OIHW))
+    packing = convolution_form.packing(found)
     assert packing is not None and packing.operand == 1
     array = np.arange(8 * 16 * 9, dtype=np.float32).reshape(8, 16, 3, 3)
     stored = build_region([TensorType(array.shape, F32)], lambda b, w: [packing.forward(b, w)])
@@ -128,7 +131,4 @@ def test_weights_are_stored_as_they_are_read():
         [TensorType(array.shape, F32)], lambda b, w: [packing.inverse(b, packing.forward(b, w))]
     )
     np.testing.assert_array_equal(run(both, [array]), array)
-    assert (
-        images.packing(harness.fusion("contract", region((2, 9, 11, 16), (8, 3, 3, 16), OHWI)))
-        is None
-    )
+    assert convolution_form.packing(fusion(region((2, 9, 11, 16), (8, 3, 3, 16), OHWI))) is None

@@ -1,29 +1,23 @@
-"""A product of few tiles and a long sum: parts of the sum in blocks of their own.
+"""A product of few tiles and a long sum: parts of the sum in tiles of their own (split-K).
 
-The first launch writes the sum of each part to scratch; the second adds them, always in the same
-order, and does what follows the product.
+One kernel writes the sum of each part; a second one adds them, always in the same order, and does
+what follows the product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from ....hlo.build import Builder
-from ....hlo.deciding import estimating
-from ....hlo.graph import Op, Region, Value
-from ....hlo.types import F32, TensorType
-from ....optimizer.cost.blocks import BlockCounter
-from ....optimizer.cost.model import moved
-from ....optimizer.fusable import CONTRACTIONS
-from ....optimizer.machine import Machine
-from ....optimizer.tiles import implicit
-from ....optimizer.tiles.contraction import NOISE, predicted
-from ...llvm import elements
-from ..apart import Parts
-from ..frame import Unfit
-from ..launch import KernelCode, Memory
-from ..target import Target
+from ...hlo.build import Builder
+from ...hlo.deciding import estimating
+from ...hlo.graph import Op, Region, Value
+from ...hlo.types import TensorType
+from ..cost.model import moved
+from ..tiles import implicit
+from ..tiles.contraction import NOISE
+from .operand_layout import stored
+from .tiled import Tiled, Tilings, contractions
 
 LEAST = 256  # bytes of an operand along the sum, that a part has
 MOST = 16  # parts
@@ -32,13 +26,22 @@ _DIMENSIONS = (
     "spatial_dimensions",
 )  # fmt: skip
 
-Emit = Callable[[Region], KernelCode]
+
+class SplitSum(NamedTuple):
+    """`product`: of the arguments `sources`, as other dims; it gives the sum of each part. `rest`:
+    of these sums and of all arguments, what the region computes."""
+
+    parts: int
+    product: Region
+    sources: tuple[int, ...]
+    rest: Region
 
 
 @estimating()
-def parts_of(region: Region, machine: Machine, kind: type[BlockCounter]) -> int:
-    """How many parts the sum of a region around one product is best cut into; 1: it stays."""
-    (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
+def parts_of(region: Region, whole: Tiled, tilings: Tilings) -> int:
+    """How many parts the sum of a region around one contraction is best cut into, by the units that
+    compute it as a whole; 1: it stays."""
+    (main,) = contractions(region)
     if main.name == "convolution":
         if implicit.refusal(main) or main.feature_group_count != 1:
             return 1
@@ -47,57 +50,39 @@ def parts_of(region: Region, machine: Machine, kind: type[BlockCounter]) -> int:
         depth = main.operands[0].dims[main.lhs_contracting_dimensions[0]]
     else:
         return 1
+    if any(stored(value)[0].owner is not region for value in main.operands):
+        return 1
     sums, result = main.result.tensor.size * 4, main.result.tensor.bytes
-    best = predicted(region, machine, kind), 1
+    best = whole.seconds, 1
     parts = 2
     while parts <= MOST and depth % parts == 0:
         if depth // parts * main.operands[0].element.itemsize < LEAST:
             break
-        try:
-            first = partial(main, parts)
-        except Unfit:
+        first = _partial(main, parts)
+        one = None if first is None else tilings.best(first)
+        if not isinstance(one, Tiled) or one.kind is not whole.kind:
             break
-        time = predicted(first, machine, kind) + moved(machine, parts * sums, result)
+        time = one.seconds + moved(tilings.machine, parts * sums, result)
         if NOISE * time < best[0]:
             best = time, parts
         parts *= 2
     return best[1]
 
 
-def emit(region: Region, parts: int, target: Target, product: Emit, rest: Emit) -> KernelCode:
-    """The kernel of a region around one product, its sum cut into so many parts. `product` and
-    `rest` emit what sums the parts, and what adds them and follows the product."""
-    (main,) = (op for op in region.ops if op.name in CONTRACTIONS)
-    first = partial(main, parts)
-    whole = Parts()
-    operands = [stored(value)[0] for value in main.operands]
-    if any(value.owner is not region for value in operands):
-        raise Unfit("an operand of a sum in parts is computed")
-    sums = whole.reserve(first.results[0].tensor.bytes)
-    whole.add(product(first), [*(Memory(value.index) for value in operands), sums])
+def in_parts(region: Region, parts: int) -> SplitSum:
+    """A region around one contraction, whose sum `parts_of` cuts into so many parts."""
+    (main,) = contractions(region)
+    product = _partial(main, parts)
+    assert product is not None
+    sources = tuple(stored(value)[0].index for value in main.operands)
     along = main.output_feature_dimension if main.name == "convolution" else 0
-    behind = _rest(region, main, first.results[0].tensor, along)
-    count = len(region.arguments)
-    places = [sums, *(Memory(n) for n in range(count + len(region.results)))]
-    whole.add(rest(behind), places)
-    with estimating():
-        moved = float(sum(value.tensor.bytes for value in (*region.arguments, *region.results)))
-    note = f"the sum is done in {parts} parts"
-    return whole.code(main.definition.flops(main), moved, (note,))
+    rest = _rest(region, main, product.results[0].tensor, along)
+    return SplitSum(parts, product, sources, rest)
 
 
-def stored(value: Value) -> tuple[Value, list[int]]:
-    """What an operand is a transposition of, and for each of the operand's dims which of its."""
-    dims = list(range(value.rank))
-    while value.op is not None and value.op.name == "transpose":
-        dims = [value.op.permutation[d] for d in dims]
-        value = value.op.operands[0]
-    return value, dims
-
-
-def partial(main: Op, parts: int) -> Region:
+def _partial(main: Op, parts: int) -> Region | None:
     """The product of two operands whose summed dim is cut: part, then the result's dims; of a
-    convolution, part and output feature are one dim. Unfit where the result's dims are not in the
+    convolution, part and output feature are one dim. None where the result's dims are not in the
     order of the operands'."""
     if main.name == "convolution":
         return _of_groups(main, parts)
@@ -110,15 +95,14 @@ def partial(main: Op, parts: int) -> Region:
         batches = [order[d] for d in getattr(main, f"{side}_batching_dimensions")]
         free = [d for n, d in enumerate(order) if d != summed and d not in batches]
         if free != sorted(free):
-            raise Unfit("an operand of a sum in parts is transposed")
+            return None
         dims = value.dims
         cut = (*dims[:summed], parts, dims[summed] // parts, *dims[summed + 1 :])
         types.append(value.tensor.with_dims(cut))
         facts[f"{side}_batching_dimensions"] = (summed, *(d + (d > summed) for d in batches))
         facts[f"{side}_contracting_dimensions"] = (summed + 1,)
     result = main.result
-    element = F32 if elements.is_rounded(result.element) else result.element
-    kind = TensorType((parts, *result.dims), element)
+    kind = TensorType((parts, *result.dims), implicit.sum_type(main))
     sides = b.arguments(types)
     return b.region([b("dot_general", *sides, type=kind, **facts)])
 
@@ -151,8 +135,8 @@ def _of_groups(main: Op, parts: int) -> Region:
     facts["feature_group_count"] = parts
     result = list(main.result.dims)
     result[main.output_feature_dimension] *= parts
-    element = F32 if elements.is_rounded(main.result.element) else main.result.element
-    return b.region([b("convolution", x, turned, type=TensorType(result, element), **facts)])
+    kind = TensorType(result, implicit.sum_type(main))
+    return b.region([b("convolution", x, turned, type=kind, **facts)])
 
 
 def _rest(region: Region, main: Op, sums: TensorType, along: int) -> Region:

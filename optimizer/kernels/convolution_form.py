@@ -1,7 +1,7 @@
 """Convolutions whose operands do not lie as copies take them, rewritten on operands that do.
 
 `prepared` gives the region of a fusion with its convolution on images whose features are innermost,
-in pixels of whole 16-byte chunks, and kernels that have input or output features innermost:
+in pixels of whole chunks, and kernels that have input or output features innermost:
 
 - other orders are transposed;
 - a few features (colours) become those of the pixels that the window sees along the last dims;
@@ -23,10 +23,12 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
 from ...hlo.types import I32, TensorType
-from ...optimizer.cost.assumed import CONVOLVED_PER_LAUNCH
-from ...optimizer.passes.encode import Packing
-from ...optimizer.regions import rewritten
-from ...optimizer.tiles.implicit import refusal
+from ..cost.assumed import CONVOLVED_PER_LAUNCH
+from ..fusable import CONTRACTIONS
+from ..passes.encode import Packing
+from ..regions import rewritten
+from ..tiles.implicit import refusal
+from .operand_layout import stored
 
 _CHUNK = 16  # bytes that one copy brings
 _LEAST = 32  # bytes of features that a matrix instruction multiplies
@@ -69,6 +71,23 @@ def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
     return rewritten(region, {}, change), tuple(first)
 
 
+def sums_one_feature(region: Region) -> bool:
+    """Whether a region is a convolution in which a result sums over one input feature, with what is
+    computed element by element behind it: its windows are slid over, and it has no matrices."""
+    found = [op for op in region.ops if op.name in CONTRACTIONS]
+    if len(found) != 1 or found[0].name != "convolution" or found[0].batch_group_count != 1:
+        return False
+    (main,) = found
+    behind = set(main.results)
+    for op in region.ops:
+        if not behind.isdisjoint(op.operands):
+            if op.definition.pattern != "elementwise" or op.result.dims != main.result.dims:
+                return False
+            behind.update(op.results)
+    one = main.operands[1].dims[main.kernel_input_feature_dimension] == 1
+    return one and all(root.dims == main.result.dims for root in region.results)
+
+
 @dataclass(frozen=True)
 class _Window:
     """Of each spatial dim, as `window_attributes` gives them."""
@@ -104,24 +123,14 @@ def _few(op: Op) -> bool:
 def _lies_well(op: Op, side: int) -> bool:
     """Whether copies take an operand as it lies in memory."""
     value = op.operands[side]
-    order = _in_memory(value)
+    lies = stored(value)[1]
+    order = tuple(sorted(range(value.rank), key=lies.__getitem__))  # as memory has its dims
     size = value.element.itemsize
     if side == 0:
         return order == _image_order(op)
     taps, last = set(op.kernel_spatial_dimensions), order[-1]
     deep = last == op.kernel_input_feature_dimension
     return last not in taps and (deep or size == 2) and value.dims[last] * size % _CHUNK == 0
-
-
-def _in_memory(value: Value) -> tuple[int, ...]:
-    """The value's dims in the order in which memory has them."""
-    order = tuple(range(value.rank))
-    while value.op is not None and value.op.name == "transpose":
-        # Dim d of the result is dim permutation[d] of the operand.
-        permutation = value.op.permutation
-        order = tuple(order[permutation.index(d)] for d in range(len(permutation)))
-        value = value.op.operands[0]
-    return order
 
 
 class _Form:

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 import girih
-from girih.backends.nvidia import kernels, turned
-from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.launch import KernelCode
+from girih.backends.nvidia.capabilities import capabilities
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import Builder, build_region, make_op
 from girih.hlo.graph import Function, Module, Op, Weight, arguments
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F32, I8, I32, ElementType, TensorType, element_type
+from girih.optimizer.kernels import operand_layout
 from girih.options import Options
 
 from . import harness
@@ -62,9 +61,9 @@ KINDS: dict[str, tuple[Any, Any, Any, float]] = {
 }
 
 
-def emitted(op: Op, on: Target, instruction: str) -> KernelCode:
-    code = kernels.emit(op, on)
-    assert instruction in compile_ptx(code.text, on.architecture)
+def emitted(op: Op, on: Target, instruction: str) -> harness.Emitted:
+    code = harness.emitted(op, on).compiled(on)
+    assert instruction in code.text
     return code
 
 
@@ -104,16 +103,21 @@ def test_rows_that_are_not_whole(element: Any, sizes: tuple[int, int, int]) -> N
         harness.compare(got, wanted, 1e-5)
 
 
+def laid_along(op: Op) -> Any:
+    able = capabilities(SM_90A.architecture)
+    return operand_layout.laid_along(op.regions[0], SM_90A.machine, able)
+
+
 def test_copies_that_cost_more_than_they_gain() -> None:
     few, many = (product((rows, 4096, 4096), (E4M3, E4M3), F32) for rows in (4, 512))
-    assert turned.turned(few.regions[0], SM_90A) is None
-    found = turned.turned(many.regions[0], SM_90A)
+    assert laid_along(few) is None
+    found = laid_along(many)
     assert found is not None and [value.dims for value in found[1]] == [(4096, 4096)]
 
 
 def test_operands_of_16_bits_are_read_as_they_lie() -> None:
     op = product((128, 128, 128), (BF16, BF16), F32, (0, 0))
-    assert turned.turned(op.regions[0], SM_90A) is None
+    assert laid_along(op) is None
 
 
 def test_weights_are_stored_along_the_sum() -> None:
