@@ -34,22 +34,19 @@ def hinders_of(in_tiles: bool) -> Hinders:
     def computed(op: Op, operand: int, result: int) -> str:
         if op.name == "kernel_call" and not in_tiles:
             return "whose results lie apart from what it reads on this target"
-        if op.name == "kernel_call":
-            may = tiles_may_overwrite(op, operand, result)
-        else:  # a GPU sums deep convolutions in parts, unless they overwrite what they read
-            may = may_overwrite(op, operand, result, convolutions=in_tiles)
+        tiled = op.name == "kernel_call"
+        may = (tiles_may_overwrite if tiled else may_overwrite)(op, operand, result)
         return "" if may else "which needs it until that is written"
 
     return hinders
 
 
-def may_overwrite(op: Op, operand: int, result: int, convolutions: bool = False) -> bool:
+def may_overwrite(op: Op, operand: int, result: int) -> bool:
     """Whether a kernel of any target may write `result` where `operand` lies: it reads each element
     of the operand only to compute the element of that number of the result, or, in a `rows` kernel,
     to reduce the row that is finished before any of it is written (or it is an update in place). A
-    product reads what follows its sums when they are complete, and so does a convolution, where
-    `convolutions` says that the target lets it. A result of which a window alone is written has to
-    lie where what it updates does."""
+    contraction reads what follows its sums when they are complete. A result of which a window alone
+    is written has to lie where what it updates does."""
     if op.name == "dynamic_update_slice":
         return operand == 0
     if op.name == "scatter":
@@ -61,8 +58,7 @@ def may_overwrite(op: Op, operand: int, result: int, convolutions: bool = False)
         return partly.get(result) == operand
     op = opened(op).op
     region = op.regions[0]
-    products = CONTRACTIONS if convolutions else {"dot_general"}
-    product = op.kind == "contract" and any(o.name in products for o in region.ops)
+    product = op.kind == "contract" and any(o.name in CONTRACTIONS for o in region.ops)
     single = len(set(region.results)) == 1
     if op.kind != "loop" and not ((product or op.kind == "rows") and single):
         return False

@@ -302,7 +302,7 @@ def test_a_convolution_needs_its_own_operands() -> None:
 
     region = build_region([kind, TensorType((3, 3, 8, 8), F32)], body)
     op = make_op("fusion", arguments(region.argument_types), {"kind": "contract"}, (region,))
-    assert not may_overwrite(op, 0, 0, convolutions=True)
+    assert not may_overwrite(op, 0, 0)
 
 
 def test_a_window_that_a_later_step_reads_is_stored_last() -> None:
