@@ -33,7 +33,6 @@ class Backend:
     from `capabilities`.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
-    `accepts`: whether a tile function that the compiler made has a kernel; None: all have.
     `suits`: whether its products go to the units of the largest grain.
     `in_tiles`: whether its tile functions write results where operands lie.
     `slow`: what an operation costs more than another element type would, "" as a rule.
@@ -55,7 +54,6 @@ class Backend:
     identity: str = ""
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
-    accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
     in_tiles: bool = False
     begin: Callable[[], None] = lambda: None

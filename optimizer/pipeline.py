@@ -138,7 +138,6 @@ def lowering_pipeline(
         connect = Connect(
             model,
             choices=backend.choices,
-            accepts=backend.accepts,
             suits=backend.suits,
             finite=options.numerics == "assumes-finite",
             spare=spare,

@@ -31,7 +31,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     from ..cpu.cache import open_cache
     from . import foreign
     from .assemble import identity_of_ptxas
-    from .build import accepts, build, cubins
+    from .build import build, cubins
     from .capabilities import capabilities
     from .machines import label
     from .pipeline.emit import suits
@@ -53,7 +53,6 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return Backend(
         found.name, build_for_target, model=found.machine, machine=label(found.machine),
         identity=repr((found, "" if simulated else identity_of_ptxas())),
-        accepts=lambda op: accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,
         capabilities=capabilities(found.architecture),
         lacks=lambda op: foreign.lacks(op, found), expands=expands,

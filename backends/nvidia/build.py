@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
-from ...hlo.deciding import codeable, current
-from ...hlo.errors import UnsupportedError
-from ...hlo.graph import Op, symbols_in
-from ...hlo.sizes import SizeConstraint
-from ...hlo.text import canonical_op
+from ...hlo.deciding import current
+from ...hlo.graph import Op
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
 from .. import Scheduled
@@ -32,76 +28,12 @@ from .lines import Files, located
 from .target import TRIPLE, Architecture, Target
 
 CACHE = KernelCache()
-MOST_THREADS = 512  # of a block that the optimizer asks for: more leave each 64 registers
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")  # characters that names in PTX do not have
 _LENGTH = struct.Struct("<I")
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 _NAMED = re.compile(r"@([\w.]+)")
 _HEADER = re.compile(r"^\s*\.(version|target|address_size)\b(.*)$", re.MULTILINE)
 _SHARED = re.compile(rf"^\.extern \.shared [^;]* {SHARED}\[\];\n", re.MULTILINE)
-
-
-Emission = tuple[KernelCode, tuple[SizeConstraint, ...]]
-
-
-class _Emitted:
-    """Code of the kernels that were emitted last, by canonical text: a tile function is emitted
-    when it is judged, and again when it is built."""
-
-    def __init__(self, capacity: int = 256) -> None:
-        self.capacity = capacity
-        self.codes: dict[tuple[str, Target], Emission] = {}
-        self.lock = threading.Lock()
-
-    def code(self, text: str, op: Op, target: Target) -> Emission:
-        """The kernel of an operation, and the guards of calls that it is for, which are not taken
-        down yet; UnsupportedError if there is none."""
-        with self.lock:
-            known = self.codes.get((text, target))
-        if known is not None:
-            return known
-        decisions = current()
-        before = {} if decisions is None else dict(decisions.guards)
-        try:
-            with nullcontext({}) if decisions is None else decisions.recording() as guards:
-                code = emit(numbered(op), target)
-        finally:
-            if decisions is not None:
-                decisions.guards = before
-        made = code, tuple(guards)
-        with self.lock:
-            if len(self.codes) >= self.capacity:
-                self.codes.pop(next(iter(self.codes)))
-            self.codes[text, target] = made
-        return made
-
-
-EMITTED = _Emitted()
-
-
-def accepts(op: Op, target: Target) -> bool:
-    """Whether a tile function has a kernel whose threads have the registers that they need, and
-    holds no convolution that would be a product over its taps on its own."""
-    if any(map(_sums_features, op.regions[0].walk())):
-        return False
-    text, decisions = canonical_op(op), current()
-    if decisions is not None:
-        text += decisions.said_of(symbols_in(op))
-    if CACHE.find(text, target, None) is not None:
-        return True
-    try:
-        with codeable(op.place, op.kernel, symbols_in(op) if decisions is not None else ()):
-            code, _ = EMITTED.code(text, op, target)
-    except UnsupportedError:
-        return False
-    return all(launch.threads <= MOST_THREADS for launch in code.launches)
-
-
-def _sums_features(op: Op) -> bool:
-    """Whether it is a convolution with several input features in a group."""
-    if op.name != "convolution":
-        return False
-    return op.operands[1].dims[op.kernel_input_feature_dimension] > 1
 
 
 class _Job:
@@ -124,9 +56,13 @@ class _Job:
             if decisions is not None:
                 decisions.guards.update(dict.fromkeys(known.facts.guards))
             return _unpacked(known)[0]
-        code, guards = EMITTED.code(text, op, self.target)
-        if decisions is not None:
-            decisions.guards.update(dict.fromkeys(guards))
+        if text in self.under_way:
+            _, facts = self.under_way[text]
+            if decisions is not None:
+                decisions.guards.update(dict.fromkeys(facts.guards))
+            return facts
+        with nullcontext({}) if decisions is None else decisions.recording() as guards:
+            code = emit(numbered(op), self.target)
         # The name is the content's, so that kernels of equal text stand in the module once.
         digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
         symbol = f"kernel_{digest}"
@@ -138,7 +74,7 @@ class _Job:
             launches=tuple(
                 message(one, f"{symbol}_{one.symbol}", code.sizes) for one in code.launches
             ),
-            approximate=code.approximate, sizes=code.sizes, guards=guards,
+            approximate=code.approximate, sizes=code.sizes, guards=tuple(guards),
         )  # fmt: skip
         self.under_way[text] = symbol, facts
         return facts

@@ -69,18 +69,29 @@ class BlockCounter(Counter):
         return room & (self.held() <= most) & (self.widest() <= most)
 
     def widest(self) -> Any:
-        """Elements of the largest value that is computed from others."""
+        """Elements of the largest value that threads hold: what is computed from others, and what
+        is read for that, but for windows of products."""
         most: Any = np.zeros(self.count)
         for op in self.group.ops:
             box = self.parts.boxes.get(op.results[0])
             if box is not None and op.operands and op.name != "broadcast_in_dim":
-                most = np.maximum(most, self.area(op.results[0]))
+                inputs = [] if op in self.products else self.inputs_of(op)
+                for one in (box, *(self.read(op, number) for number in inputs)):
+                    most = np.maximum(most, self.area(one))
         return most
 
-    def area(self, value: Value) -> Any:
-        """Elements of a value's box, each dim padded."""
+    def inputs_of(self, op: Op) -> list[int]:
+        """The operands that are read of memory."""
+        return [
+            number
+            for number, value in enumerate(op.operands)
+            if value not in self.computed and constant_of(value) is None
+        ]
+
+    def area(self, box: Box) -> Any:
+        """Elements of a box, each dim padded."""
         size: Any = 1.0
-        for span in self.parts.boxes[value].spans:
+        for span in box.spans:
             size = size * self.padded(self.number(span.size))
         return size
 
@@ -99,7 +110,8 @@ class BlockCounter(Counter):
             total = total + sum(self.sides(op)) * _TURN * _STAGES
         for value in dict.fromkeys(v for op in self.products for v in op.operands[:2]):
             if value not in self.after_products and not walked:
-                total = total + self.area(value) * value.element.bits / 8 * self.stages(value)
+                area = self.area(self.parts.boxes[value])
+                total = total + area * value.element.bits / 8 * self.stages(value)
         return total
 
     def padded(self, size: Any) -> Any:
@@ -158,10 +170,9 @@ class BlockCounter(Counter):
         for op in self.group.ops:
             if op.results[0] not in self.parts.boxes:
                 continue
-            for number, value in enumerate(op.operands):
-                if value not in self.computed and constant_of(value) is None:
-                    side = op if self.walks_taps(op) else self.read(op, number)
-                    reads[value, side] = None
+            for number in self.inputs_of(op):
+                side = op if self.walks_taps(op) else self.read(op, number)
+                reads[op.operands[number], side] = None
         alone = self.resident(footprint) < 2
         for value, box in reads:
             moves = self.moves(value) or isinstance(box, Op)

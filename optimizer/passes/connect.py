@@ -67,17 +67,16 @@ class Judged(NamedTuple):
 @dataclass(frozen=True)
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
-    what chooses among the best tilings; None takes the best predicted. `accepts`: whether a tile
-    function has a kernel; None: all of them have. `suits`: whether a tile function's products go
-    to the units of the largest grain, where a machine has several. `finite`: whether tensors may be
-    taken to hold finite numbers, so that windows which are masked wholly are not walked.
+    what chooses among the best tilings; None takes the best predicted. `suits`: whether a tile
+    function's products go to the units of the largest grain, where a machine has several. `finite`:
+    whether tensors may be taken to hold finite numbers, so that windows which are masked wholly are
+    not walked.
     `in_tiles`: whether the target's tile functions write results where operands lie. `spare`:
     whether kernels may be made, or left apart, for the sake of memory."""
 
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
-    accepts: Callable[[Op], bool] | None = None
     suits: Callable[[Op], bool] | None = None
     finite: bool = False
     in_tiles: bool = False
@@ -229,9 +228,17 @@ class Connect:
                 op = built(group, operands, plan, name)
             except Unwritable:
                 continue
+            # Of a convolution over features no window of a tile lies in the grains of units.
             op = self.tidied(op)
-            if self.accepts is None or self.accepts(op):
+            if self.machine.blocks is None or not any(map(_sums_features, op.regions[0].walk())):
                 yield plan, op
+
+
+def _sums_features(op: Op) -> bool:
+    """Whether it is a convolution with several input features in a group."""
+    if op.name != "convolution":
+        return False
+    return op.operands[1].dims[op.kernel_input_feature_dimension] > 1
 
 
 def _widens_weight(op: Op) -> bool:

@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia.assemble import assemble
-from girih.backends.nvidia.build import accepts
 from girih.backends.nvidia.launch import TensorMap
 from girih.backends.nvidia.pipeline import contraction as pipeline
 from girih.backends.nvidia.target import Target, target
 from girih.hlo.build import build_region
-from girih.hlo.graph import Op, Region, arguments
+from girih.hlo.graph import Op, Region
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F16, F32, I8, I32, ElementType, TensorType
 from girih.optimizer.kernels import convolution_form
-from girih.optimizer.tiles.build import build_kernel, make_group
 
 from . import harness
 
@@ -228,14 +226,6 @@ def test_layers_assemble(name, on, instruction):
         assert not found.remarks
         for usage in found.usages.values():
             assert not usage.spill_store_bytes and not usage.stack_bytes
-
-
-@pytest.mark.parametrize("depthwise", [False, True])
-def test_convolutions_that_sum_features_join_no_other_kernel(depthwise):
-    found = convolution((1, 8, 8, 16), 16, (3, 3), groups=16 if depthwise else 1)
-    group = make_group(found.ops, found.arguments, found.results)
-    op = build_kernel(group, arguments(found.argument_types), (1, 3, 6, 16), "test")
-    assert accepts(op, SM_90A) == depthwise
 
 
 @pytest.mark.requires_ptxas

@@ -10,11 +10,10 @@ import pytest
 import girih
 from girih.backends import find
 from girih.backends.nvidia import kernels, machines
-from girih.backends.nvidia.build import EMITTED, accepts
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.target import ARCHITECTURES, target
 from girih.hlo.build import Builder
-from girih.hlo.errors import UnsupportedError, UserError
+from girih.hlo.errors import UserError
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import BF16, F32, TensorType
 from girih.options import Options
@@ -66,19 +65,6 @@ def test_machines_of_files(tmp_path: Any) -> None:
     assert machines.label(machine).startswith("mine ")
     with pytest.raises(UserError, match="is a CPU"):
         find("nvidia", Options(machine="host"))
-
-
-def test_accepted_are_tile_functions_with_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = next(d for d in DEFINITIONS if d.name == "kernel_call")
-    op = harness.operation(call, next(iter(call.cases())))
-    assert accepts(op, harness.TARGET)
-
-    def refuse(*_: Any) -> Any:
-        raise UnsupportedError("no")
-
-    monkeypatch.setattr("girih.backends.nvidia.build.emit", refuse)
-    EMITTED.codes.clear()
-    assert not accepts(op, harness.TARGET)
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:

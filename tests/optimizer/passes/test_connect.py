@@ -12,8 +12,11 @@ import pytest
 
 import girih
 from girih.backends.cpu.machines import typical
+from girih.hlo.build import build_region
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
+from girih.hlo.ops.convolution import numbers
+from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
 from girih.optimizer.machine import Machine
 from girih.optimizer.passes import connect
@@ -21,6 +24,7 @@ from girih.optimizer.passes.connect import Connect
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.sink_reshapes import SinkReshapes
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from girih.optimizer.tiles.build import make_group
 
 from ..tiles.programs import SMALL, attention, f32, norm_matmul, qkv, softmax_matmul, two_layers
 
@@ -79,6 +83,25 @@ def test_a_value_that_is_needed_outside_is_not_lost():
     after = Connect(eager())(before)
     for a, b in zip(interpret(after, inputs), interpret(before, inputs), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_convolutions_that_sum_features_join_no_other_kernel(depthwise):
+    """Where blocks of threads run: windows of a tile lie in no grains of a unit."""
+    from girih.backends.nvidia.machines import machine_of
+
+    facts = numbers(2) | {"feature_group_count": 16 if depthwise else 1}
+    kinds = [TensorType((1, 8, 8, 16), F32), TensorType((3, 3, 1 if depthwise else 16, 16), F32)]
+
+    def body(b, x, w):
+        y = b("convolution", x, w, **facts)
+        total = b.reduce("add", y, b.constant(0, TensorType((), F32)), (3,))
+        return [b("divide", y, b.broadcast(total, y.dims, (0, 1, 2)))]
+
+    region = build_region(kinds, body)
+    group = make_group(region.ops, region.arguments, region.results)
+    found = Connect(machine_of("sm_90a")).variants(group, group.inputs, "test")
+    assert any(True for _ in found) == depthwise
 
 
 def test_no_pattern_is_named_in_the_code():
