@@ -22,6 +22,23 @@ MAY_IMPORT = {
     # compiler: to compile anew, on demand
     "runtime": {"hlo", "specs", "compiler", "__version__", "workers"},
 }
+# What backends take from the optimizer: plans, machines, and what its operations mean.
+MEANINGS = {
+    "expansions", "fusable", "machine", "overwriting", "passes.approximate", "passes.encode",
+    "plan", "schedule", "tuning", "windows",
+}  # fmt: skip
+# Choices that still stand in backends, and go to the optimizer: what they take for these.
+CHOICES = {
+    "cpu": {
+        "cost", "cost.construct", "cost.estimate", "cost.model", "passes.fuse", "regions",
+        "tiles.access",
+    },
+    "null": set(),
+    "nvidia": {
+        "cost.assumed", "cost.blocks", "cost.model", "kernels.convolution_form", "licence",
+        "tiles.bounds", "tiles.contraction", "tiles.write",
+    },
+}  # fmt: skip
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {
     "hlo.errors", "hlo.extras", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
@@ -70,6 +87,17 @@ def test_imports_follow_the_plan(folder):
         if name and name.split(".")[0] not in allowed
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("backend", CHOICES)
+def test_backends_choose_no_more(backend):
+    taken = {
+        name.removeprefix("optimizer.")
+        for path in files(f"backends/{backend}")
+        for name in imports(path, top_only=False)
+        if name.startswith("optimizer.")
+    }
+    assert taken - MEANINGS == CHOICES[backend]
 
 
 def test_the_runtime_needs_little_of_the_program_at_once():
