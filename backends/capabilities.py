@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..hlo.graph import Op
+from ..hlo.precision import TF32, may_use_tf32
+
 
 @dataclass(frozen=True)
 class MatrixUnit:
@@ -34,3 +37,14 @@ class Capabilities:
     target: str
     units: tuple[MatrixUnit, ...]
     copy_bytes: int
+
+    def units_of(self, op: Op) -> tuple[MatrixUnit, ...]:
+        """What multiplies a contraction's elements; floats of less than 32 bits are summed in
+        32."""
+        left, right = (value.element.name for value in op.operands[:2])
+        if may_use_tf32(op):
+            left = right = TF32
+        element = op.result.element
+        sums = "f32" if element.is_float and element.bits < 32 else element.name
+        wanted = left, right, sums
+        return tuple(unit for unit in self.units if (unit.left, unit.right, unit.sums) == wanted)

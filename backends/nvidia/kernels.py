@@ -12,6 +12,7 @@ from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region, check
 from . import foreign, plain, tile
+from .capabilities import capabilities
 from .frame import Unfit, is_fixed, require_fixed
 from .launch import KernelCode
 from .loops import windows
@@ -69,9 +70,12 @@ def _fused(
 
 
 def _contraction(op: Op, region: Region, target: Target, shares: bool) -> KernelCode:
-    """Hopper's pipeline takes a product where it can, else a block of threads each tile."""
+    """Hopper's pipeline takes what it has a unit for where it can, else a block of threads each
+    tile."""
     notes: tuple[str, ...] = ()
-    if target.architecture.warpgroups:
+    able = capabilities(target.architecture)
+    mains = [main for main in region.ops if main.name in CONTRACTIONS]
+    if any(unit.asynchronous for main in mains for unit in able.units_of(main)):
         try:
             return products.emit(op, region, target)
         except Unfit as unfit:

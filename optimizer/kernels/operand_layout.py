@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
-from ...hlo.precision import TF32, may_use_tf32
 from ...hlo.types import TensorType
 from ..cost.blocks import multiplied, unit_of
 from ..cost.model import SINGLE, moved
@@ -22,17 +21,6 @@ from ..regions import rewritten
 
 if TYPE_CHECKING:
     from ...backends.capabilities import Capabilities, MatrixUnit
-
-
-def units_of(op: Op, capabilities: Capabilities) -> tuple[MatrixUnit, ...]:
-    """What multiplies a contraction's elements; floats of less than 32 bits are summed in 32."""
-    left, right = (value.element.name for value in op.operands[:2])
-    if may_use_tf32(op):
-        left = right = TF32
-    element = op.result.element
-    sums = "f32" if element.is_float and element.bits < 32 else element.name
-    wanted = left, right, sums
-    return tuple(u for u in capabilities.units if (u.left, u.right, u.sums) == wanted)
 
 
 def stored(value: Value) -> tuple[Value, list[int]]:
@@ -58,7 +46,7 @@ def laid_along(
     if len(dots) != 1:
         return None
     (dot,) = dots
-    units = units_of(dot, capabilities)
+    units = capabilities.units_of(dot)
     across, ragged = _across(dot, units), _ragged(dot, units)
     padding = _padding(dot, units, capabilities) if across or ragged else 0
     sides = [0, 1] if padding else sorted({*across, *ragged})
@@ -90,7 +78,7 @@ def packing(op: Op, capabilities: Capabilities) -> Packing | None:
     body = op.regions[0] if op.name == "fusion" else None
     dots = [inner for inner in body.ops if inner.name == "dot_general"] if body is not None else []
     for dot in dots if len(dots) == 1 else []:
-        units = units_of(dot, capabilities)
+        units = capabilities.units_of(dot)
         for side in sorted({*_across(dot, units), *_ragged(dot, units)}):
             value = stored_operand(dot.operands[side])
             source = op.operands[value.index].op if value.owner is body else None

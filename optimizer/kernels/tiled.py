@@ -13,7 +13,7 @@ from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..tiles.contraction import contraction_group, tilings
 from ..tiles.write import Unwritable
-from .operand_layout import misread, units_of
+from .operand_layout import misread
 
 if TYPE_CHECKING:
     from ...backends.capabilities import Capabilities
@@ -68,7 +68,7 @@ class Tilings:
 
     def kinds(self, main: Op) -> list[type[BlockCounter]]:
         """What counts for a contraction: units of the largest grain where they read it."""
-        units = [unit for unit in units_of(main, self.capabilities) if unit.asynchronous]
+        units = [unit for unit in self.capabilities.units_of(main) if unit.asynchronous]
         dot = main.name == "dot_general"
         largest = any(not dot or not misread(main, unit) for unit in units)
         return [LargestGrain, BlockCounter] if largest else [BlockCounter]

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from ....hlo.graph import Op, Region
 from ....optimizer.cost.blocks import LargestGrain
-from ....optimizer.fusable import CONTRACTIONS
 from ....optimizer.tiles.contraction import calls
-from ..frame import Unfit, first_that_fits
+from ..frame import first_that_fits
 from ..launch import KernelCode
 from ..target import Target
 from .emit import code_of, plan_of
-from .instructions import KINDS
 from .schedule import Schedule
 
 
@@ -23,9 +21,5 @@ def emit(op: Op, region: Region, target: Target) -> KernelCode:
 
 def plan(op: Op, region: Region, target: Target) -> Schedule:
     """What `emit` would run."""
-    for main in region.ops:
-        kinds = tuple(value.element.name for value in main.operands)
-        if main.name in CONTRACTIONS and (kinds not in KINDS or not main.result.tensor.size):
-            raise Unfit(f"a product of {' and '.join(kinds)}")
     found = calls(op.operands, region, target.machine, LargestGrain)
     return first_that_fits(found, lambda call: plan_of(call, target))
