@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...hlo.build import Builder
-from ...hlo.graph import NOTE, Region, Value, union_origins
+from ...hlo.graph import NOTE, Region, Value
 from ..regions import extract, in_order_of_demand
 
 
@@ -17,9 +17,8 @@ def fused(
     ops, inputs = in_order_of_demand(set(region.ops), region.results)
     body = extract(ops, inputs, region.results)
     facts = {"kind": kind, NOTE: note} if note else {"kind": kind}
-    with b.at(union_origins(*(op.origin for op in ops))):
-        given = [operands[value.index] for value in inputs]
-        return b.op("fusion", given, facts, (body,), body.result_types).results
+    given = [operands[value.index] for value in inputs]
+    return b.op("fusion", given, facts, (body,), body.result_types).results
 
 
 class Fission:

@@ -73,7 +73,7 @@ class Kernels:
     def apart(self, op: Op) -> Region:
         """The kernels that a contraction becomes."""
         operands = arguments([value.type for value in op.operands])
-        b = Builder(op.origin, check=False)
+        b = Builder(check=False)
         results = Chooser(b, self.machine, self.capabilities).kernels(op.regions[0], operands)
         return Region(operands, b.ops, results)
 
