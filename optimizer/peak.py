@@ -61,7 +61,8 @@ def _peak(graph: TaskGraph, order: list[int]) -> Peak:
         need, live = graph.step(done, live, number)
         needs[task.op] = need
         done |= 1 << number
-        lives.update((value, (lives[value][0], step)) for value in task.reads)
+        held = [value for value in task.reads if value in lives]  # what has bytes
+        lives.update((value, (lives[value][0], step)) for value in held)
         lives.update((value, (step, step)) for value in task.makes if graph.sizes[value])
     last = len(order) - 1
     ends = {
