@@ -27,8 +27,9 @@ from .frontends.kernel.values import Array, LanguageError, dtype_of
 from .hlo.contracts import require_contract
 from .hlo.errors import UserError
 from .hlo.graph import Module, Op
+from .hlo.interpret import simulate
 from .hlo.text import print_module
-from .hlo.tiling import Counts, simulate
+from .hlo.tiling import Counts
 from .options import Options
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 from ...hlo.deciding import surely_at_most, surely_below
 from ...hlo.errors import CompilerBug
+from ...hlo.expansion import expansion
 from ...hlo.graph import Op, Region, Value
-from ...hlo.ops.decomposed import Decomposed, expansion
+from ...hlo.ops.decomposed import Decomposed
 from .. import llvm
 from . import arithmetic, elements
 from .elements import Pair, Register

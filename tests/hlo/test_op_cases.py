@@ -10,12 +10,12 @@ import pytest
 from girih.frontends.stablehlo.write import write_text
 from girih.hlo.build import Builder
 from girih.hlo.cases import Example, example
+from girih.hlo.expansion import expansion
 from girih.hlo.graph import Function, Module, Value
 from girih.hlo.interpret import Interpreter, interpret
 from girih.hlo.ops import DEFINITIONS
-from girih.hlo.ops.decomposed import expansion
-from girih.hlo.ops.tile import TILE_OPS
 from girih.hlo.room import OpDefinition
+from girih.hlo.tiling import TILE_OPS
 from girih.hlo.types import QuantizedType, TensorType, tensor_of
 from girih.hlo.verify import HLO, verify
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ....hlo.errors import CompilerBug
+from ....hlo.expansion import expansion
 from ....hlo.graph import Op, Region, Value
-from ....hlo.ops.decomposed import Decomposed, expansion
-from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.ops.decomposed import Decomposed
+from ....hlo.tiling import MEMORY_OPS
 from ....hlo.types import I32
 from ... import llvm
 from ...llvm import arithmetic, elements

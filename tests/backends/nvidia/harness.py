@@ -13,7 +13,7 @@ from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.launch import Argument, Immediate, KernelCode, Size, TensorMap
 from girih.backends.nvidia.target import Target, target
-from girih.hlo.build import make_op
+from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.symbols import bound
 from girih.hlo.types import tensor_of
@@ -42,7 +42,7 @@ def free(on: Target) -> Target:
 def operation(definition: Any, case: Any) -> Op:
     """A room's example as an operation."""
     operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
-    regions = case.regions() if case.regions else ()
+    regions = case.regions(build_region) if case.regions else ()
     return make_op(definition.name, operands, case.attributes, regions, case.result_types)
 
 
