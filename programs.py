@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from .backends.cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
+from .backends.cache import FileCache, compiler_digest, open_cache, sources_digest
 from .hlo.errors import CompilerBug, UserError
 from .hlo.graph import Weight
 from .hlo.wire import fingerprint

@@ -12,7 +12,7 @@ from . import show
 from .compiling import passed, read_options
 
 if TYPE_CHECKING:
-    from ..backends.cpu.cache import DiskCache
+    from ..backends.cache import DiskCache
     from ..hlo.graph import Op
     from ..options import Options
 
@@ -64,9 +64,9 @@ def list_entries(folder: str | None, as_json: bool) -> None:
 
 def explain_source(source: str, settings: Sequence[str], folder: str | None, as_json: bool) -> None:
     """For each distinct kernel of the program: "hit", or why it missed."""
+    from ..backends.cache import key_of
     from ..backends.cpu import target_of
     from ..backends.cpu.build import cached, target_for
-    from ..backends.cpu.cache import key_of
     from ..hlo.text import canonical_op
     from ..optimizer.plan import headline, kernel_ops
 
@@ -111,7 +111,7 @@ def clear_entries(folder: str | None, as_json: bool) -> None:
 
 
 def _open(folder: str | None) -> DiskCache:
-    from ..backends.cpu.cache import open_cache
+    from ..backends.cache import open_cache
 
     cache = open_cache(folder)
     if cache is None:

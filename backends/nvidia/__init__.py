@@ -10,7 +10,7 @@ from ...hlo.extras import require
 from ...hlo.graph import Op
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import SIMULATED, Backend, Scheduled
+from ..interface import SIMULATED, Backend, Scheduled
 from .target import DEFAULT, Target, target
 
 
@@ -28,7 +28,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     require("llvmlite", "target nvidia: compiling")
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
-    from ..cpu.cache import open_cache
+    from ..cache import open_cache
     from . import foreign, images, turned
     from .assemble import identity_of_ptxas
     from .build import accepts, build, cubins

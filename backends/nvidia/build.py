@@ -18,8 +18,8 @@ from ...hlo.sizes import SizeConstraint
 from ...hlo.text import canonical_op
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
-from .. import Scheduled
-from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..interface import Scheduled
 from ..jobs import pool
 from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas

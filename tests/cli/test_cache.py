@@ -24,7 +24,7 @@ func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
 @pytest.fixture
 def unchanged_sources(monkeypatch):
     """As in an installed package: the compiler's sources do not change while it runs."""
-    monkeypatch.setattr("girih.backends.cpu.cache.compiler_digest", lambda: "c0ffee")
+    monkeypatch.setattr("girih.backends.cache.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr("girih.backends.cpu.build.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr(build, "CACHE", build.KernelCache())
 

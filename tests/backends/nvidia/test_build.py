@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from girih.backends import find
-from girih.backends.cpu.cache import KernelCache
+from girih.backends.cache import KernelCache
 from girih.backends.nvidia import build as room
 from girih.backends.nvidia import target_of
 from girih.backends.nvidia.assemble import assemble
@@ -98,7 +98,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_kernels_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("girih.backends.cpu.cache", "girih.backends.nvidia.build"):
+    for name in ("girih.backends.cache", "girih.backends.nvidia.build"):
         monkeypatch.setattr(f"{name}.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr(room, "CACHE", KernelCache())
     made = steps(tmp_path)
