@@ -99,13 +99,6 @@ __all__ = [
     "shardings_of",
 ]
 
-# MPICH's launcher leaves the others waiting where one fails before MPI starts; Open MPI's ends
-# them, but may hang where they are just starting it.
-if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:
-    from .runtime.distributed.launch import end_together
-
-    end_together()
-
 
 def __getattr__(name: str) -> Any:
     """The public object `name`, imported from its room the first time it is asked for."""
@@ -120,3 +113,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _end_all_processes() -> None:
+    importlib.import_module(".runtime.distributed.started", __name__).end_all_processes()
+
+
+# MPICH's launcher leaves the others waiting where one fails before MPI starts; Open MPI's ends
+# them, but may hang where they are just starting it.
+if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:
+    from .runtime.distributed.launch import end_together
+
+    end_together(_end_all_processes)

@@ -122,7 +122,7 @@ class ProgramCache(FileCache):
     def store(self, digest: str, modules: Modules, made: Made) -> None:
         """Keep the program that was compiled from these modules, unless what has to be kept as data
         takes half of the capacity."""
-        from .runtime.bundle import write
+        from .runtime.bundle_writer import write
         from .runtime.parts import copied_parts
 
         parts, recipes = made.program.parts, Recipes(all_weights(modules))

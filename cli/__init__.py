@@ -48,7 +48,7 @@ def _end_others(arguments: Sequence[str]) -> None:
     """Other processes that run the program with this one would wait for it."""
     if "run" not in arguments[:1]:
         return
-    from ..runtime.distributed.world import end_all_processes
+    from ..runtime.distributed.started import end_all_processes
 
     end_all_processes()
 

@@ -200,7 +200,8 @@ def _write(path: Path, module: Module, inputs: Sequence[Array], tolerance: float
     """A bundle of the program alone, with its weights, the inputs that show the fault and what the
     interpreter gives for them, without code."""
     from ..hlo.wire import encode
-    from ..runtime.bundle import Check, MemoryParts, write
+    from ..runtime.bundle import Check, MemoryParts
+    from ..runtime.bundle_writer import write
     from ..runtime.parts import module_weights
 
     case = Check(tuple(inputs), tuple(interpret(module, inputs)), tolerance)

@@ -9,8 +9,9 @@ from ..backends.cpu import machines
 from ..backends.cpu.codegen import host_target
 from ..hlo.errors import UserError
 from ..optimizer.machine import KINDS, Communication, Machine, read_machine, to_json
-from ..runtime.distributed.launch import launched, own_rank
-from ..runtime.distributed.world import mpi_world, the_world
+from ..runtime.distributed.launch import launched
+from ..runtime.distributed.started import own_rank, the_world
+from ..runtime.distributed.world import mpi_world
 from . import show
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..hlo.errors import UserError
-from ..runtime.bundle import Bundle, Parts, write
+from ..runtime.bundle import Bundle, Parts
+from ..runtime.bundle_writer import write
 from ..runtime.loading import native_kernel
 from ..runtime.parts import decode_modules
 from ..runtime.plans import parse_plan

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature, spell
-from ..runtime.distributed.launch import own_rank
+from ..runtime.distributed.started import own_rank
 from ..runtime.loading import load
 from ..runtime.profile import Profile
 from ..runtime.program import Program

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..hlo.errors import UserError
-from ..runtime.distributed.launch import own_rank
+from ..runtime.distributed.started import own_rank
 from ..runtime.entries import chosen
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 }
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {
-    "hlo.errors", "hlo.extras", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
+    "hlo.errors", "hlo.extras", "hlo.files", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
     "hlo.types", "workers",
 }  # fmt: skip
 ON_A_MESH = {  # more

@@ -13,7 +13,7 @@ from ...specs.generated import plan_pb2
 from ..distributed.library import Collective
 from ..distributed.transfers import messages_of, place_of
 from .driver import Start
-from .launches import Array, Parameter, Started, Where, Work
+from .gpu_steps import Array, Parameter, Started, Where, Work
 from .limits import malformed
 
 _THREADS = 256

@@ -199,7 +199,7 @@ def _compiled() -> Any:
 
 
 def _bundles() -> list[bytes]:
-    from girih.runtime.bundle import write
+    from girih.runtime.bundle_writer import write
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.girih"
