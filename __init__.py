@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .compiler import compile, export_stablehlo, import_model  # noqa: A004
+    from .compiler import compile  # noqa: A004
     from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .hlo.interpret import interpret
     from .jitted import jit
     from .kernels import Kernel, kernel
+    from .models import export_stablehlo, import_model
     from .options import Options
     from .partitioning import partition
     from .runtime.loading import load
@@ -53,9 +54,9 @@ _ROOMS = {
     "auto": ".frontends.kernel.values",
     "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
-    "export_stablehlo": ".compiler",
+    "export_stablehlo": ".models",
     "foreign_kernel": ".foreign",
-    "import_model": ".compiler",
+    "import_model": ".models",
     "interpret": ".hlo.interpret",
     "interpret_parallel": ".hlo.distributed",
     "jit": ".jitted",

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..compilation import compile_lowered
 from ..compiler import compile as compile_program
-from ..compiler import compile_lowered, signature_of
 from ..hlo.errors import UserError
-from ..hlo.graph import Module, Op, Value
+from ..hlo.graph import Module, Op, Value, signature_of
 from ..hlo.interpret import Interpreter, flat_results, interpret, prepared
 from ..optimizer.bisect import Fault, error_of, find_fault, reference
 from ..optimizer.regions import extract
@@ -165,7 +165,7 @@ def _test(fault: Fault, output: Path, target: str, options: Options, tolerance: 
     imports = ["from girih.runtime.bundle import Bundle"]
     if fault.name == "kernel":
         imports += [
-            "from girih.compiler import compile_lowered",
+            "from girih.compilation import compile_lowered",
             "from girih.optimizer.bisect import error_of",
         ]
         lines = [

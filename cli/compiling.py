@@ -152,7 +152,7 @@ def passed(
     """The program of a source as a compilation for `target` has it after a pass, or after all, and
     what would make its kernels."""
     from ..backends import find
-    from ..compiler import tuner_for
+    from ..compilation import tuner_for
     from ..optimizer.pipeline import pipeline_for
 
     options = _with_tuning(options, source)
@@ -165,7 +165,7 @@ def passed(
 def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
     """The passes that a compilation of the module for `target` runs."""
     from ..backends import find
-    from ..compiler import tuner_for
+    from ..compilation import tuner_for
     from ..optimizer.pipeline import pipeline_for
 
     return pipeline_for(find(target, options, tuner_for(module, options)), options)

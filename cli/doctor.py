@@ -86,7 +86,7 @@ def examine(path: Path, compile_too: bool = False) -> Findings:
 
 
 def _source(findings: Findings, path: Path, head: bytes, compile_too: bool) -> None:
-    from ..compiler import import_model
+    from ..models import import_model
 
     findings.can = {"read": False, "compile": False}
     if (kind := kind_of_file(path)) is not None and not kind.source:

@@ -71,7 +71,7 @@ def _write_with(
     as_json: bool,
 ) -> None:
     """Write the bundle with the code that `add` compiles for each target, and say what it has."""
-    from ..compiler import options_of
+    from ..compilation import options_of
 
     bundle = Bundle(path)
     bundle.verify_all()  # else damage would get a digest that fits

@@ -123,7 +123,7 @@ def choose_variant(
     if device is not None and target is None:
         target = "nvidia"  # a GPU is asked for: the CPU is no answer
     if simulate:
-        from ..compiler import simulated_gpu
+        from ..simulated import simulated_gpu
 
         return simulated(variants, target, label, simulated_gpu)
     from .devices.cuda import find_gpus, own_gpu

@@ -224,10 +224,10 @@ def _plans() -> list[bytes]:
 
 
 def _read_plan(data: bytes) -> None:
-    from girih.compiler import simulated_gpu
     from girih.runtime import devices
     from girih.runtime.bundle import Variant
     from girih.runtime.plans import check_version, parse_plan
+    from girih.simulated import simulated_gpu
 
     parts = _compiled()[0].parts
     plan = parse_plan(Variant(data))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import girih
-from girih.compiler import import_model
 from girih.hlo.build import Builder, build_module
 from girih.hlo.errors import MemoryLimitError, UserError
 from girih.hlo.graph import Module, Value
 from girih.hlo.types import F32, TensorType
+from girih.models import import_model
 from girih.optimizer.limit import Need
 from girih.options import OptionError, Options, bytes_of
 from girih.runtime.program import Memory

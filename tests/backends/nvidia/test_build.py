@@ -14,11 +14,11 @@ from girih.backends.nvidia import build as room
 from girih.backends.nvidia import target_of
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.target import ARCHITECTURES
-from girih.compiler import import_model
 from girih.hlo.build import Builder, build_module
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Value
 from girih.hlo.types import I32, TensorType, element_type
+from girih.models import import_model
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.optimizer.schedule import Schedule, schedule
 from girih.options import Options

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import girih
-from girih.compiler import import_model
 from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import evaluated, interpret
+from girih.models import import_model
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
 from girih.optimizer.tiles.depths import with_split_depths
