@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .frontends.shard import dim_of, is_open
+from .frontends.shard_specs import dim_of, is_open
 from .hlo import ops
 from .hlo.errors import UserError
 from .hlo.graph import Function, Module, Op, Region, Value, arguments

@@ -42,11 +42,11 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
         _no_examples(examples, keywords, "a girih.Program")
         return module
     if origin == "torch":
-        from .torch import import_torch
+        from .torch.importing import import_torch
 
         return import_torch(source, *examples, **keywords)
     if origin == "jax" or callable(source):
-        from .jax import import_jax
+        from .jax.importing import import_jax
 
         require("jax", "tracing a function")
 
@@ -181,7 +181,7 @@ def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
     if head.startswith(_ZIP):
         if _is_bundle(head):
             return _read_bundle(path, examples, keywords)
-        from .torch import import_torch
+        from .torch.importing import import_torch
 
         return import_torch(path, *examples, **(keywords or {}))
     return read_bytes(memoryview(path.read_bytes()), path.name, examples, keywords)
@@ -205,13 +205,13 @@ def read_bytes(
             _no_examples(examples, keywords, "HLO")
             return read_hlo(data, name)
     if head != _ZIP and head != _BYTECODE and b"\0" in probe:
-        from .jax import read_exported
+        from .jax.importing import read_exported
 
         return read_exported(data, name, *examples, **(keywords or {}))
     if head == _ZIP:
         if _is_bundle(probe):
             return _read_bundle(data, examples, keywords)
-        from .torch import import_torch
+        from .torch.importing import import_torch
 
         return import_torch(data, *examples, **(keywords or {}))
     entry, keywords = _entry_of(keywords)

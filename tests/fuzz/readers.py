@@ -134,13 +134,13 @@ def _exported() -> list[bytes]:
 
 
 def _read_exported(data: bytes) -> Any:
-    from girih.frontends.jax import read_exported
+    from girih.frontends.jax.importing import read_exported
 
     return read_exported(memoryview(data), "fuzz")
 
 
 def _read_archive(data: bytes) -> Any:
-    from girih.frontends.torch import import_torch
+    from girih.frontends.torch.importing import import_torch
 
     return import_torch(data)
 
