@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .compiler import compile  # noqa: A004
+    from .exports import export_stablehlo
     from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from .hlo.interpret import interpret
     from .jitted import jit
     from .kernels import Kernel, kernel
-    from .models import export_stablehlo, import_model
+    from .models import import_model
     from .options import Options
     from .partitioning import partition
     from .runtime.loading import load
@@ -54,7 +55,7 @@ _ROOMS = {
     "auto": ".frontends.kernel.values",
     "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
-    "export_stablehlo": ".models",
+    "export_stablehlo": ".exports",
     "foreign_kernel": ".foreign",
     "import_model": ".models",
     "interpret": ".hlo.interpret",

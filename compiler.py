@@ -24,7 +24,6 @@ from .runtime.devices.choice import choose_processor
 from .runtime.devices.cpu import lacks
 from .runtime.distributed.launch import axes_in
 from .runtime.program import Program
-from .spmd import compile_on, with_mesh
 
 
 def compile(  # noqa: A001 - the public name of the API
@@ -79,6 +78,8 @@ def compile(  # noqa: A001 - the public name of the API
     say = progress or (lambda stage: None)
     tuner = tuner_for(source, options)
     if mesh is not None:
+        from .spmd import compile_on  # of several devices, which few programs are for
+
         say("import")
         modules = read_entries(source, example_inputs, keywords, state, sizes)
         if len(modules) > 1:
@@ -153,6 +154,8 @@ def add_variant(
     tuner = tuner_for(parts, options)
     base, on_mesh, _ = target.partition("@")
     if on_mesh:
+        from .spmd import with_mesh
+
         (module,) = modules.values()
         return with_mesh(parts, module, axes_in(target), base, options, say, tuner)[0]
     return with_variant(parts, modules, target, options, say, tuner)
