@@ -10,7 +10,14 @@ from ...hlo.extras import require
 from ...hlo.graph import Op
 from ...optimizer.tuning import Tuner
 from ...options import Options
+from ..cache import open_cache
 from ..interface import SIMULATED, Backend, Scheduled
+from . import build, foreign, images, turned
+from .assemble import identity_of_ptxas
+from .machines import label
+from .pipeline.emit import suits
+from .pipeline.functions import FORMULAS
+from .plain import expands
 from .target import DEFAULT, Target, target
 
 
@@ -28,22 +35,13 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     require("llvmlite", "target nvidia: compiling")
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
-    from ..cache import open_cache
-    from . import foreign, images, turned
-    from .assemble import identity_of_ptxas
-    from .build import accepts, build, cubins
-    from .machines import label
-    from .pipeline.emit import suits
-    from .pipeline.functions import FORMULAS
-    from .plain import expands
-
     found, disk = target_of(name, options.machine), open_cache(options.cache)
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        return build(schedules, found, disk)
+        return build.build(schedules, found, disk)
 
     def assemble(image: bytes) -> Mapping[str, bytes]:
-        return cubins(image, found)
+        return build.cubins(image, found)
 
     def suited(op: Op) -> bool:
         return suits(op, found)
@@ -52,7 +50,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return Backend(
         found.name, build_for_target, model=found.machine, machine=label(found.machine),
         identity=repr((found, "" if simulated else identity_of_ptxas())),
-        accepts=lambda op: accepts(op, found),
+        accepts=lambda op: build.accepts(op, found),
         suits=suited if found.architecture.warpgroups else None,
         packing=lambda op: turned.packing(op, found) or images.packing(op),
         lacks=lambda op: foreign.lacks(op, found), expands=expands,

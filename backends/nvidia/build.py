@@ -14,6 +14,7 @@ from typing import Any
 from ...hlo.deciding import codeable, current
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op, symbols_in
+from ...hlo.ptx import renamed
 from ...hlo.sizes import SizeConstraint
 from ...hlo.text import canonical_op
 from ...optimizer.plan import COPY, KernelFacts, Planner
@@ -240,8 +241,6 @@ def compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
     if not code.launches:  # nothing to compute
         return ""
     if code.language == "ptx":
-        from ...hlo.ptx import renamed
-
         return renamed(code.text, f"{symbol}_")
     names = {name for name in _DEFINED.findall(code.text) if name != SHARED}
     text = _NAMED.sub(
