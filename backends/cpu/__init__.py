@@ -3,6 +3,6 @@ bundle runs without LLVM."""
 
 from __future__ import annotations
 
-from .backend import backend, backend_of, target_of
+from .facade import backend, backend_of, target_of
 
 __all__ = ["backend", "backend_of", "target_of"]

@@ -50,7 +50,7 @@ def test_explain_ls_clear(girih_command, unchanged_sources, tmp_path, monkeypatc
     assert "f32[4,8]" in wide and "f32[5,8]" in wide
     other_cpu = replace(codegen.host_target(), vector_bits=64)
     with monkeypatch.context() as patch:
-        patch.setattr(codegen, "host_target", lambda level: other_cpu)
+        patch.setattr("girih.backends.cpu.facade.host_target", lambda level: other_cpu)
         (other,) = answers("m.mlir", "-s", "numerics=bitwise")
     assert "another target" in other and "vector_bits" in other
 

@@ -144,7 +144,8 @@ def test_no_plan_above_a_limit_is_given_back(monkeypatch):
     limit = memory.allocated_bytes
     monkeypatch.setattr(Memory, "allocated_bytes", property(lambda self: limit + 1 + next(more)))
     more = iter(range(100))
-    monkeypatch.setattr("girih.optimizer.limit.need", lambda *_: Need(0, 0, 0, 0, 0))
+    for place in ("girih.optimizer.limit.need", "girih.lowering.need"):
+        monkeypatch.setattr(place, lambda *_: Need(0, 0, 0, 0, 0))
     with pytest.raises(MemoryLimitError, match="the best needs") as caught:
         girih.compile(module, target="null", options=options(limit))
     assert caught.value.needed_bytes == limit + 1 and not caught.value.impossible
