@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .compiler import compile, export_stablehlo, import_model  # noqa: A004
+    from .compiler import compile  # noqa: A004
+    from .exports import export_stablehlo
     from .foreign import foreign_kernel
     from .frontends.kernel.names import cdiv
     from .frontends.kernel.values import auto
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from .hlo.graph import Module
     from .hlo.interpret import interpret
+    from .imports import import_model
     from .jitted import jit
     from .kernels import Kernel, kernel
     from .options import Options
@@ -53,9 +55,9 @@ _ROOMS = {
     "auto": ".frontends.kernel.values",
     "cdiv": ".frontends.kernel.names",
     "compile": ".compiler",
-    "export_stablehlo": ".compiler",
+    "export_stablehlo": ".exports",
     "foreign_kernel": ".foreign",
-    "import_model": ".compiler",
+    "import_model": ".models",
     "interpret": ".hlo.interpret",
     "interpret_parallel": ".hlo.distributed",
     "jit": ".jitted",
@@ -99,13 +101,6 @@ __all__ = [
     "shardings_of",
 ]
 
-# MPICH's launcher leaves the others waiting where one fails before MPI starts; Open MPI's ends
-# them, but may hang where they are just starting it.
-if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:
-    from .runtime.distributed.launch import end_together
-
-    end_together()
-
 
 def __getattr__(name: str) -> Any:
     """The public object `name`, imported from its room the first time it is asked for."""
@@ -120,3 +115,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _end_all_processes() -> None:
+    importlib.import_module(".runtime.distributed.started", __name__).end_all_processes()
+
+
+# MPICH's launcher leaves the others waiting where one fails before MPI starts; Open MPI's ends
+# them, but may hang where they are just starting it.
+if os.environ.keys() & {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}:
+    from .runtime.distributed.launch import end_together
+
+    end_together(_end_all_processes)

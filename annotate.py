@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .frontends.shard import dim_of, is_open
+from .frontends.shard_specs import dim_of, is_open
 from .hlo import ops
 from .hlo.errors import UserError
 from .hlo.graph import Function, Module, Op, Region, Value, arguments
 from .hlo.sharding import DimSharding, Mesh, Sharding
 from .hlo.types import TensorType, Type
+from .optimizer.regions import rewritten
 
 _DEFAULT = "mesh"
 
@@ -192,7 +193,6 @@ def _with_arguments(function: Function, module: Module, stated: Mapping[str, Sha
         types.append(kind)
     if tuple(types) == body.argument_types:
         return function
-    from .optimizer.regions import rewritten
 
     own = arguments(types)
     renamed = dict(zip(body.arguments, own, strict=True))
@@ -207,7 +207,6 @@ def _argument_names(module: Module) -> list[str]:
 
 def _with_weights(function: Function, module: Module, stated: Mapping[str, Sharding]) -> Function:
     """The function with a constraint behind each weight that is named."""
-    from .optimizer.regions import rewritten
 
     def change(b: Any, op: Op, mapping: dict[Value, Value]) -> bool:
         if op.name != "weight":

@@ -18,8 +18,8 @@ from .hlo.cases import Example, example
 from .hlo.errors import CompilerBug, UnsupportedError, UserError
 from .hlo.interpret import interpret
 from .hlo.ops import DEFINITIONS
-from .hlo.ops.tile import TILE_OPS
 from .hlo.room import OpDefinition
+from .hlo.tiling import TILE_OPS
 from .options import Options
 
 SECONDS = 300  # of one operation's cases

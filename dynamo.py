@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .call_sizes import Chosen, bounded, fixed, opened, warn
+from .compiler import compile
 from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
@@ -219,8 +220,6 @@ class _Program:
         before: Sequence[Chosen],
     ) -> None:
         import torch
-
-        from .compiler import compile
 
         graph, weights = owner.graph, owner.weights
         self.gpu = _gpu_of(args)

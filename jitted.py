@@ -14,21 +14,20 @@ import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .call_sizes import Chosen, bounded, fixed, opened, warn
+from .compiler import compile as compile_module
 from .hlo.errors import CompilerBug, UserError
 from .hlo.extras import require
+from .hlo.graph import Module
 from .hlo.sizes import Symbol
 from .hlo.stated_sizes import Stated, dims_of_arguments, symbol_of_stated
 from .options import Options
 from .runtime.devices.architectures import target_for
-
-if TYPE_CHECKING:
-    from .hlo.graph import Module
-    from .runtime.program import Program
+from .runtime.program import Program
 
 _SETTINGS = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl",
@@ -361,8 +360,6 @@ class JitFunction:
         return chosen, self._ready(self._program(module, gpu), traced)
 
     def _program(self, module: Module, gpu: Gpu | None) -> Program:
-        from .compiler import compile as compile_module
-
         target = self._target or ("cpu" if gpu is None else target_for(gpu.capability))
         program = compile_module(module, target=target, options=self._options)
         return program if gpu is None else program.with_device(gpu.number)

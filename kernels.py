@@ -16,24 +16,29 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .backends.cpu.codegen import host_target
+from .backends.cpu.machines import machine_of
+from .compiler import compile as compile_module
 from .frontends.kernel import payload, sizes
 from .frontends.kernel import reference as references
+from .frontends.kernel.contract_check import check_cuts
 from .frontends.kernel.definition import Built, Definition
 from .frontends.kernel.values import Array, LanguageError, dtype_of
 from .hlo.contracts import require_contract
 from .hlo.errors import UserError
 from .hlo.graph import Module, Op
+from .hlo.interpret import simulate
 from .hlo.text import print_module
-from .hlo.tiling import Counts, simulate
+from .hlo.tiling import Counts
+from .optimizer.cost.assumed import TILE_SECONDS, WINDOW_SECONDS
+from .optimizer.cost.model import Features, Traffic, level_of, seconds
+from .optimizer.machine import Machine
 from .options import Options
-
-if TYPE_CHECKING:
-    from .optimizer.machine import Machine
-    from .runtime.program import Program
+from .runtime.program import Program
 
 _KEPT = 256  # kernels for different shapes that are kept, and programs of all of them
 
@@ -203,7 +208,6 @@ class Kernel:
         """Run the kernel on whole arrays, and cut in 2, 3 and 4 parts along each dim that its
         contract (`sharding=`) allows to cut. UserError, with the dim, where the parts do not give
         the same, and for a kernel without a contract."""
-        from .frontends.kernel.contract_check import check_cuts
 
         def run(parts: Sequence[Any]) -> Sequence[Any]:
             return self._ready(parts, constants).program(*parts)
@@ -226,8 +230,6 @@ class Kernel:
         self, *arrays: Any, target: str = "cpu", options: Options | None = None, **constants: Any
     ) -> Program:
         """The compiled program of this one kernel, to save as a bundle."""
-        from .compiler import compile as compile_module
-
         return compile_module(self.module(*arrays, **constants), target=target, options=options)
 
     def text(self, *arrays: Any, **constants: Any) -> str:
@@ -318,8 +320,6 @@ def torch_operator() -> Any:
 @functools.lru_cache(maxsize=_KEPT)
 def _program(text: str) -> Program:
     """The compiled program of a kernel's string."""
-    from .compiler import compile as compile_module
-
     return compile_module(payload.from_text(text))
 
 
@@ -390,9 +390,6 @@ def predicted(op: Op) -> float:
     Windows come from main memory once, then from the level that holds all arrays; what tiles
     compute moves through the level that holds the tiles of one run.
     """
-    from .optimizer.cost.assumed import TILE_SECONDS, WINDOW_SECONDS
-    from .optimizer.cost.model import Features, Traffic, level_of, seconds
-
     machine = _machine()
     facts = sizes.work(op)
     executors = machine.executors
@@ -425,9 +422,6 @@ def _element_of_dots(op: Op, machine: Machine) -> str:
 
 @functools.cache
 def _machine() -> Machine:
-    from .backends.cpu.codegen import host_target
-    from .backends.cpu.machines import machine_of
-
     return machine_of(host_target(None))
 
 

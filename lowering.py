@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from .backends import Backend
+from .hlo.deciding import Decisions, codeable, decided_by
 from .hlo.errors import MemoryLimitError, UserError
 from .hlo.graph import Module
+from .hlo.sizes import SizeConstraint
+from .hlo.specialize import with_inferred_sizes
+from .hlo.stated_sizes import with_stated_sizes
 from .hlo.verify import require_proven_sizes
+from .optimizer.coverage import MOST_PLANS, decisions_about, is_open, uncovered
+from .optimizer.licence import Ledger
+from .optimizer.limit import need, not_found, note, within
+from .optimizer.measure import measure
+from .optimizer.passes.connect import Judged
+from .optimizer.passes.encode import Encode, packings
+from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
+from .optimizer.shared import Shared
+from .optimizer.size_ranges import Choice, Range, choose
 from .options import Options
+from .programs import Made
 from .runtime.bundle import MAIN
-
-if TYPE_CHECKING:
-    from .backends import Backend
-    from .hlo.deciding import Decisions
-    from .hlo.sizes import SizeConstraint
-    from .optimizer.licence import Ledger
-    from .optimizer.passes.connect import Judged
-    from .optimizer.size_ranges import Choice, Range
-    from .programs import Made
-    from .runtime.program import Program
+from .runtime.program import Program
 
 FITTED = 4  # plans that are made for a limit before it is given up
 Progress = Callable[[str], None]
@@ -57,8 +63,6 @@ class Lowering:
         ledger: Ledger,
         pack: Callable[[Mapping[str, Lowered]], Made],
     ) -> None:
-        from .optimizer.shared import Shared
-
         self.backend, self.options, self.say, self.ledger = backend, options, say, ledger
         self.pack = pack
         self.alike: dict[str, str] = {}  # how weights lie that several entries read
@@ -68,8 +72,6 @@ class Lowering:
     def whole(self, module: Module) -> tuple[Lowered, Sequence[Range]]:
         """An entry point for all sizes, and the ranges of sizes that are worth plans of their own.
         What is lowered after it has its weights as this one has them, where that can be."""
-        from .optimizer.passes.encode import packings
-
         one, ranges = self.lowered(module), ()
         if one.decisions is not None and self.options.size_plans > 1:
             choice = self.choice(module, one, one.decisions)
@@ -81,8 +83,6 @@ class Lowering:
 
     def in_range(self, module: Module, range: Range) -> Lowered:  # noqa: A002 - the word for it
         """An entry point for calls of a range of sizes alone."""
-        from .hlo.stated_sizes import with_stated_sizes
-
         module = with_stated_sizes(self.with_inferred_sizes(module), dict(range.bounds))
         made = self.lowered(module, range.hints)
         return made._replace(own_notes=(str(range),), conditions=range.conditions)
@@ -90,9 +90,6 @@ class Lowering:
     def agreed(self, entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
         """The entry points, in each of whose plans a weight lies as another one has it alone, where
         its kernels read that as well: so that it is stored once."""
-        from .hlo.deciding import decided_by
-        from .optimizer.passes.encode import Encode, packings
-
         plans = [plan for one in entries.values() for plan in (one, *one.others)]
         if len(plans) == 1:
             return dict(entries)
@@ -111,11 +108,6 @@ class Lowering:
     def lowered(self, module: Module, call: Mapping[str, int] | None = None) -> Lowered:
         """An entry point after all passes, and within the user's limit of memory. call: the sizes
         that its code is tuned for, where calls decide them; None: likely ones."""
-        from .hlo.deciding import codeable, decided_by
-        from .optimizer.coverage import decisions_about, is_open
-        from .optimizer.licence import Ledger
-        from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
-
         backend, options, say = self.backend, self.options, self.say
         passes = pipeline_for(backend, options, self.ledger, alike=self.alike)
         decisions = None
@@ -150,11 +142,6 @@ class Lowering:
 
     def choice(self, module: Module, lowered: Lowered, decisions: Decisions) -> Choice:
         """For which sizes plans are made, as is predicted to be fastest."""
-        from .hlo.deciding import Decisions, codeable, decided_by
-        from .optimizer.licence import Ledger
-        from .optimizer.pipeline import connect_of, pipeline_for
-        from .optimizer.size_ranges import Choice, choose
-
         if self.backend.model is None:
             return Choice(decisions.likely)
         module = self.with_inferred_sizes(module)
@@ -182,8 +169,6 @@ class Lowering:
 
     def with_inferred_sizes(self, module: Module) -> Module:
         """The module with the sizes that follow from others; the same one each time."""
-        from .hlo.specialize import with_inferred_sizes
-
         if module not in self.inferred:
             self.inferred[module] = with_inferred_sizes(module)
         return self.inferred[module]
@@ -191,8 +176,6 @@ class Lowering:
 
 def hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, list[Range]]:
     """The sizes that a user has asked code for, by entry point; UserError where none has them."""
-    from .optimizer.size_ranges import Range
-
     found: dict[str, list[Range]] = {}
     for text, sizes in options.hot_sizes.items():
         known: dict[str, None] = {}
@@ -218,8 +201,6 @@ def hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, li
 def left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | None:
     """An entry point, and sizes that its code is not for; None where there are none. UserError
     where that is so of too many."""
-    from .optimizer.coverage import MOST_PLANS, uncovered
-
     for name, one in lowered.items():
         if one.decisions is None:
             continue
@@ -238,8 +219,6 @@ def left_out(lowered: Mapping[str, Lowered]) -> tuple[str, Mapping[str, int]] | 
 
 def check_limit(program: Program, lowered: Mapping[str, Lowered], limit: int) -> None:
     """MemoryLimitError where calls of the largest sizes need more than the user allows."""
-    from .optimizer.limit import not_found
-
     for name, one in lowered.items():
         entry = program.entry(name)
         needed = entry.memory.allocated_bytes
@@ -279,9 +258,6 @@ def _within(
     """The program in `limit` bytes of memory, with a note where it was changed for that;
     MemoryLimitError if it cannot be: `known` where other kernels, for which that was the error,
     need less. tried: what the program of a module allocates."""
-    from .optimizer.limit import need, not_found, note, within
-    from .optimizer.measure import measure
-
     before = measure(fused, backend.in_tiles)
     beside = 0  # scratch, gaps between buffers, rest of a page: known once there is a plan
     allocated: list[int] = []

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from .compiler import import_model, signature_of
+from .annotate import annotated, on_mesh
+from .backends import find
 from .hlo.distributed import interpret_parallel
 from .hlo.errors import MemoryLimitError, UnsupportedError, UserError
-from .hlo.graph import Attribute, Module
+from .hlo.graph import Attribute, Module, signature_of
 from .hlo.placement import cut, joined
 from .hlo.sharding import Mesh, Sharding
 from .hlo.types import TensorType
 from .hlo.verify import DECIDED, verify
+from .imports import import_model
 from .optimizer.limit import Need, need
 from .optimizer.measure import measure
 from .optimizer.passes.dce import Dce
@@ -30,6 +32,7 @@ from .optimizer.passes.inline import Inline
 from .optimizer.passes.legalize_quantized import LegalizeQuantized
 from .optimizer.passes.mask_bounded import MaskBounded
 from .optimizer.passes.require_static import RequireStatic
+from .optimizer.pipeline import pipeline_for
 from .optimizer.sharding.ahead import gathered_ahead
 from .optimizer.sharding.automatic import Filled, fill
 from .optimizer.sharding.budgets import Budget, require_within
@@ -107,9 +110,6 @@ class Partitioned:
     def memory(self) -> Need:
         """Bytes that one device needs for a call, by what for: those of `local` as it is planned
         for the CPU of this machine, without scratch of its workers."""
-        from .backends import find
-        from .optimizer.pipeline import pipeline_for
-
         options = Options()
         backend = find("cpu", options)
         local, whole = self.local, signature_of(self.decided)
@@ -215,7 +215,6 @@ def annotated_for(
         return module, mesh
     if isinstance(shardings, str):
         return _filled(module, mesh, shardings, memory).module, None
-    from .annotate import annotated
 
     return annotated(module, mesh, shardings), None
 
@@ -312,8 +311,6 @@ def _filled(
     module: Module, mesh: Mapping[str, int | None], shardings: str, memory: int | str | None
 ) -> Filled:
     """The module, prepared, with shardings of what it leaves open."""
-    from .annotate import on_mesh
-
     if shardings != AUTO:
         raise UserError(f"shardings: a mapping of patterns, or '{AUTO}', not '{shardings}'")
     devices = Mesh(tuple(mesh.items()))

@@ -17,23 +17,22 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .backends.cpu.cache import FileCache, compiler_digest, open_cache, sources_digest
+from .backends import Backend
+from .backends.cache import FileCache, compiler_digest, open_cache, sources_digest
 from .hlo.errors import CompilerBug, UserError
-from .hlo.graph import Weight
+from .hlo.graph import Module, Weight
 from .hlo.wire import fingerprint
 from .options import Options
 from .recipes import Arrays, Recipes, Supply, Unknown
+from .runtime.bundle import Bundle, MemoryParts
+from .runtime.bundle_writer import write
 from .runtime.devices.cores import default_threads
-
-if TYPE_CHECKING:
-    from .backends import Backend
-    from .hlo.graph import Module
-    from .runtime.bundle import MemoryParts
-    from .runtime.program import Program
+from .runtime.parts import copied_parts
+from .runtime.program import Program
 
 CAPACITY = 1 << 30  # bytes of all programs of a folder
 _FORMAT = "girih program 2"
@@ -82,8 +81,6 @@ class ProgramCache(FileCache):
 
         Arrays that the compiler makes of weights are made when the parts are first asked for one.
         """
-        from .runtime.bundle import Bundle, MemoryParts
-
         data = self.read(digest)
         if data is None:
             return None
@@ -122,9 +119,6 @@ class ProgramCache(FileCache):
     def store(self, digest: str, modules: Modules, made: Made) -> None:
         """Keep the program that was compiled from these modules, unless what has to be kept as data
         takes half of the capacity."""
-        from .runtime.bundle import write
-        from .runtime.parts import copied_parts
-
         parts, recipes = made.program.parts, Recipes(all_weights(modules))
         try:
             about = {
@@ -250,8 +244,10 @@ def _own_sources() -> str | None:
     return sources_digest(
         "runtime",
         "specs",
+        "compilation.py",
         "compiler.py",
         "lowering.py",
+        "imports.py",
         "entries.py",
         "programs.py",
         "recipes.py",

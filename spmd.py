@@ -15,32 +15,27 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .backends import SIMULATED
 from .backends import find as find_backend
 from .backends.cpu.machines import find
-from .compiler import (
-    Compiled,
-    Progress,
-    add_variant,
-    compile_entries,
-    signature_of,
-    simulated_gpu,
-)
+from .compilation import Compiled, compile_entries, tuner_for, with_variant
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError
-from .hlo.graph import Attribute, Module, Region, Weight
+from .hlo.graph import Attribute, Module, Region, Weight, signature_of
 from .hlo.placement import cut_for
 from .hlo.sharding import Sharding
 from .hlo.types import TensorType
+from .lowering import Progress
 from .optimizer.machine import Machine
 from .optimizer.regions import rewritten
 from .optimizer.sharding.budgets import limits
 from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE
+from .optimizer.tuning import Tuner
 from .options import Options
 from .partitioning import Partitioned, annotated_for, moved, partition_module
 from .runtime.bundle import MAIN, MemoryParts, Parts
@@ -49,9 +44,7 @@ from .runtime.distributed.launch import target_on
 from .runtime.distributed.layout import Layout
 from .runtime.parts import copied_parts, encoded, module_weights
 from .runtime.program import Program
-
-if TYPE_CHECKING:
-    from .optimizer.tuning import Tuner
+from .simulated import simulated_gpu
 
 Array = np.ndarray[Any, Any]
 
@@ -100,7 +93,8 @@ def with_mesh(
     """
     if _devices(module, mesh) <= 1:
         module = module if mesh is None else moved(module, mesh)
-        parts = add_variant(parts, {MAIN: module}, target, options, say)
+        known = tuner_for(parts, options)
+        parts = with_variant(parts, {MAIN: module}, target, options, say, known)
         return parts, target
     say("partition")
     interconnect = interconnect_of(_machine(target, options), _devices(module, mesh))

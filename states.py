@@ -29,7 +29,7 @@ import numpy as np
 from .annotate import dotted
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError, UserError
-from .hlo.graph import Module, Op, Region, Value, Weight, arguments
+from .hlo.graph import Module, Op, Region, Value, Weight, arguments, signature_of
 from .hlo.signature import Argument, Result, Signature, Tree
 from .hlo.types import TensorType
 from .optimizer.regions import rewritten
@@ -402,6 +402,4 @@ def _without(tree: Tree, is_state: Callable[[], bool], drop: bool) -> Tree:
 
 
 def _signature_of(module: Module) -> Signature:
-    from .compiler import signature_of
-
     return signature_of(module)

@@ -3,110 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
 
 from ..hlo.errors import UserError
-from ..hlo.graph import Op
-from ..optimizer.machine import Machine
-from ..optimizer.passes.approximate import Formula
-from ..optimizer.schedule import Schedule
-from ..optimizer.tuning import Choices, Tuner
+from ..optimizer.tuning import Tuner
 from ..options import Options
-from .capabilities import Capabilities
+from .interface import API, SIMULATED, Backend, Plugin
 
-API = 1  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
+__all__ = ["API", "SIMULATED", "Backend", "Plugin", "find", "plugin", "plugins"]
+
 GROUP = "girih.backends"  # of entry points
-SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
-
-
-Scheduled = tuple[Schedule, tuple[str, ...]]  # with the notes that its plan bears
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One target. `build` takes the schedules of a program's entry points, with the notes of each,
-    and gives a plan_pb2.Plan of each and one image; UnsupportedError lists every operation without
-    a kernel. `packing` says how a contraction wants a weight to lie in memory; None: as follows
-    from `capabilities`.
-    `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
-    threads, what depends on no program. `assemble`: an image in machine code, by architecture.
-    `suits`: whether its products go to the units of the largest grain.
-    `in_tiles`: whether its tile functions write results where operands lie.
-    `slow`: what an operation costs more than another element type would, "" as a rule.
-    `identity`: a text that says all of the target that code depends on, and the tools that make it.
-    `formulas`: by which operations may be computed that are marked as approximate.
-    `windows`: kinds of fusions whose kernels read and write parts of arrays where they lie.
-    `open_sizes`: whether its code serves sizes that calls decide.
-    `expands`: which operations on whole matrices it wants as plain HLO (`optimizer/expansions/`).
-    `splits_complex`: whether complex products are better as products of their parts.
-    `lacks`: why no code of a foreign_call runs on the target, "" if one does.
-    `shared_packing`: how a contraction would have a weight that products of more rows read as
-    well, in another entry point.
-    `capabilities`: what its contractions are made of, where the optimizer chooses their forms."""
-
-    name: str
-    build: Callable[[Sequence[Scheduled]], tuple[list[Any], bytes]]
-    packing: Callable[[Op], Any] | None = None
-    model: Machine | None = None  # what the optimizer's cost model assumes; None: nothing is tiled
-    identity: str = ""
-    machine: str = ""  # that machine's name, with a digest where it is no typical one
-    choices: Choices | None = None
-    suits: Callable[[Op], bool] | None = None
-    in_tiles: bool = False
-    begin: Callable[[], None] = lambda: None
-    lacks: Callable[[Op], str] = lambda op: ""
-    expands: Callable[[Op], bool] = lambda op: False
-    slow: Callable[[Op], str] = lambda op: ""
-    assemble: Callable[[bytes], Mapping[str, bytes]] | None = None
-    formulas: tuple[Formula, ...] = ()
-    windows: frozenset[str] = frozenset()
-    open_sizes: bool = False
-    splits_complex: bool = False
-    shared_packing: Callable[[Op], Any] | None = None
-    capabilities: Capabilities | None = None
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A target of another package's, which an entry point of the group "girih.backends" names.
-
-    name: the target's, as the entry point's. "cpu:NAME" makes plans and images that run like the
-    CPU's; another family runs on a device that the group "girih.devices" names (runtime/devices).
-    make: the backend for a target of this name, options, and what knows or measures choices.
-    api: of this class and `Backend`; another one is refused.
-    """
-
-    name: str
-    make: Callable[[str, Options, Tuner | None], Backend]
-    api: int = API
+# Where the backends of each family of targets are: `backend(target, options, tuner)`.
+BUILT_IN = {"cpu": ".cpu", "null": ".null", "nvidia": ".nvidia", SIMULATED: ".nvidia"}
 
 
 def find(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend of that name; UserError if there is none. Imports only what it needs.
     `tuner`: what knows or measures choices; None leaves them to the cost model."""
-    family, _, which = target.partition(":")
-    if target == "cpu":
-        from .cpu import backend
-
-        return backend(options, tuner)
-    if target == "null":
-        from .null import backend
-
-        return backend(options, tuner)
-    if family in ("nvidia", SIMULATED):
-        from .nvidia import backend
-
-        return backend(target, options, tuner)
-    found = plugins().get(target) or plugins().get(family)
+    family = target.partition(":")[0]
+    ours = target in BUILT_IN or family in ("nvidia", SIMULATED)
+    found = None if ours else plugins().get(target) or plugins().get(family)
     if found is not None:
         return plugin(found).make(target, options, tuner)
-    if family == "cpu":
-        from .cpu import backend
-
-        return backend(options, tuner, which)
+    if ours or family == "cpu":
+        return import_module(BUILT_IN[family], __name__).backend(target, options, tuner)
     others = f", {', '.join(plugins())} of other packages" if plugins() else ""
     raise UserError(
         f"there is no target '{target}'; targets are cpu (this machine's), cpu:avx2 and other "

@@ -32,6 +32,7 @@ from girih.backends.cpu.calibrate import calibrate
 from girih.backends.cpu.contract import choose
 from girih.backends.cpu.contract.blocking import blocking_of as product_blocking
 from girih.backends.cpu.loops import blocking, loop, reduce, rows
+from girih.backends.llvm.target import KernelCode
 from girih.hlo.build import build_module, make_op
 from girih.hlo.graph import Region, arguments
 from girih.hlo.types import F32, TensorType
@@ -41,7 +42,7 @@ from girih.runtime.devices.cpu import map_image
 
 TARGET = codegen.host_target("avx512" if codegen.host_target().vector_bits == 512 else None)
 BEST = 10
-Emit = Callable[[Any], codegen.KernelCode]
+Emit = Callable[[Any], KernelCode]
 
 
 @dataclass
@@ -135,7 +136,7 @@ def _erf(b: Any, x: Any) -> Any:
 class Measured:
     """A compiled configuration, and the shortest time it took."""
 
-    def __init__(self, case: Case, code: codegen.KernelCode) -> None:
+    def __init__(self, case: Case, code: KernelCode) -> None:
         linked = image.link([codegen.compile_object(code.ir_text, TARGET)])
         self.mapping = map_image(linked.data)
         signature = ctypes.CFUNCTYPE(

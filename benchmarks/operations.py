@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 import girih
-from girih.compiler import import_model
 from girih.hlo.graph import Module, Region
+from girih.imports import import_model
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 
 DUMPS = Path(os.environ["XLA_FLAGS"].split()[0].partition("=")[2])

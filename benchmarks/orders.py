@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 from girih.backends import find
-from girih.compiler import import_model
 from girih.hlo.graph import Module
+from girih.imports import import_model
 from girih.optimizer.measure import measure
 from girih.optimizer.orders.beam import beam_order
 from girih.optimizer.orders.bound import forced_live

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+
+from ..hlo.errors import BudgetError, CompilerBug, UserError
+from ..hlo.extras import require
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -13,9 +17,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
-    from ..hlo.errors import BudgetError, CompilerBug, UserError
-    from ..hlo.extras import require
-
     warnings.showwarning = _show_warning
     try:
         for package in ("typer", "rich"):
@@ -48,9 +49,7 @@ def _end_others(arguments: Sequence[str]) -> None:
     """Other processes that run the program with this one would wait for it."""
     if "run" not in arguments[:1]:
         return
-    from ..runtime.distributed.world import end_all_processes
-
-    end_all_processes()
+    import_module("..runtime.distributed.started", __package__).end_all_processes()
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from .. import __version__
+from .parameters import (
+    AllowNative,
+    BundleMesh,
+    BundlePath,
+    Checks,
+    CommTimeout,
+    DeviceNumber,
+    Entries,
+    Entry,
+    Hot,
+    Inputs,
+    Json,
+    Locked,
+    MatmulPrecision,
+    MaxMemory,
+    MaxReshard,
+    Measure,
+    Mesh,
+    NewBundle,
+    OneSource,
+    ProfileFile,
+    Random,
+    Repeat,
+    Results,
+    Seed,
+    Settings,
+    Shard,
+    Simulate,
+    Size,
+    Source,
+    State,
+    Target,
+    Targets,
+    Threads,
+    TuningFile,
+    VariantName,
+)
+from .spelled import read_sizes
 
 app = typer.Typer(
     name="girih",
@@ -16,71 +57,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_SOURCE = typer.Argument(
-    help="What to compile: a .pt2 file (torch.export.save), a file written from jax.export "
-    "(Exported.serialize), StableHLO as .mlir text or .mlirbc bytes, XLA's HLO as text or "
-    "protobuf (.hlo, .hlo.pb), a .girih bundle, or FILE.py:NAME, a function that returns "
-    "(source, *example_inputs) or a dict of entry points.",
-    show_default=False,
-)
-Source = Annotated[str, _SOURCE]
-OneSource = Annotated[str | None, _SOURCE]
-BundlePath = Annotated[
-    Path, typer.Argument(help="A .girih bundle.", show_default=False, metavar="BUNDLE")
-]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Files with the inputs: .npy in the order of the arguments, NAME=FILE.npy, or one "
-        ".npz or .safetensors file whose arrays bear the arguments' names.",
-        show_default=False,
-        metavar="[INPUT]...",
-    ),
-]
-Random = Annotated[bool, typer.Option("--random", help="Make up the inputs that are not given.")]
-Entry = Annotated[
-    str | None,
-    typer.Option(
-        "--entry",
-        metavar="NAME",
-        help="Which entry point, where there are several; default: main, or the only one.",
-        show_default=False,
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of made-up inputs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Workers; default: all cores.")
-]
-AllowNative = Annotated[
-    bool,
-    typer.Option(
-        "--allow-native",
-        help="Run machine code that was not compiled by you. It can do anything you can do: only "
-        "for bundles whose origin you trust.",
-    ),
-]
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target", help="What to compile for: cpu, cpu:avx2, nvidia:sm_90a, ptx-sim or null."
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="OPTION=VALUE",
-        help="A field of girih.Options, such as -s numerics=bitwise; may be repeated.",
-    ),
-]
+
+def _command(name: str) -> Any:
+    """The module that does a command's work, imported when the command is given: help needs none of
+    them, and is quick."""
+    return import_module(f".{name}", __package__)
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from .. import __version__
-
         print(f"girih {__version__}")
         raise typer.Exit
 
@@ -112,127 +97,23 @@ def _root(
 
 @app.command(name="compile")
 def compile_command(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The bundle to write.", show_default=False)
-    ],
+    output: NewBundle,
     source: OneSource = None,
-    entries: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--entry",
-            metavar="NAME=SOURCE",
-            help="An entry point of the program, instead of one SOURCE; may be repeated. What they "
-            "have in common (weights, code, state of one name) is in the bundle once.",
-        ),
-    ] = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--state",
-            metavar="ARGUMENT=RESULT",
-            help="An argument that lives between calls, and the result that replaces it, such as "
-            "'cache=output[1]'; * stands for any text. May be repeated.",
-        ),
-    ] = None,
-    targets: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            help="What to compile for: cpu (this machine's; the default), cpu:avx2 or another "
-            "level (amx, avx512-bf16, avx512, baseline, neon), nvidia:sm_90a or another "
-            "architecture of NVIDIA, null. May be repeated: the bundle then holds code for each.",
-        ),
-    ] = None,
+    entries: Entries = None,
+    state: State = None,
+    targets: Targets = None,
     settings: Settings = None,
-    matmul_precision: Annotated[
-        str | None,
-        typer.Option(
-            "--matmul-precision",
-            help="What float32 products read: float32; tensorfloat32, on NVIDIA's matrix units; or "
-            "bfloat16, which rounds their operands.",
-        ),
-    ] = None,
-    max_memory: Annotated[
-        str | None,
-        typer.Option(
-            "--max-memory",
-            help="The most memory that one call at a time may take: 800MB, 2GiB. What would need "
-            "more is computed again, or the compilation fails.",
-        ),
-    ] = None,
-    max_reshard: Annotated[
-        str | None,
-        typer.Option(
-            "--max-reshard",
-            metavar="LIMITS",
-            help="Fail, with exit code 3, where a device of the mesh receives more in a step: "
-            "total=64MiB,op=8MiB,count=12,axis.model=32MiB.",
-        ),
-    ] = None,
-    measure: Annotated[
-        int,
-        typer.Option(
-            "--measure",
-            min=0,
-            help="Time this many variants of each kernel on this machine and take the fastest; the "
-            "bundle keeps the choices. No kernel is begun after 30 s.",
-        ),
-    ] = 0,
-    tuning: Annotated[
-        Path | None,
-        typer.Option(
-            "--tuning",
-            help="A bundle or a tuning.json with choices that were measured before.",
-            show_default=False,
-        ),
-    ] = None,
-    locked: Annotated[bool, typer.Option("--locked", help="Never time anything.")] = False,
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            "--mesh",
-            metavar="AXIS=SIZE,...",
-            help="Compile for a mesh of devices, one process each, whose axes these are, major to "
-            "minor: data=2,model=4. Without --shard the source says how its tensors lie.",
-        ),
-    ] = None,
-    shard: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shard",
-            metavar="PATTERN=SPEC",
-            help="How arguments and weights of these names lie on the mesh: for each dim an axis, "
-            "several (data+model), or - for none, such as 'layers.*.w1=-,model'. May be repeated.",
-        ),
-    ] = None,
-    size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="NAME=SIZE",
-            help="What an open size is: batch=1..64, seq=16..512:16 (in steps of 16), batch=8, or "
-            "tokens.0=batch, another name; of a symbol, or of a dimension of an argument. May be "
-            "repeated.",
-        ),
-    ] = None,
-    hot: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--hot",
-            metavar="NAME=N,...",
-            help="Sizes that calls often have, such as batch=1,seq=128: code for just these is in "
-            "the bundle as well. May be repeated.",
-        ),
-    ] = None,
-    checks: Annotated[
-        int,
-        typer.Option(
-            "--checks",
-            min=0,
-            help="Store this many golden cases: made-up inputs and what the reference interpreter "
-            "gives for them. `girih verify` compares them on any machine.",
-        ),
-    ] = 0,
+    matmul_precision: MatmulPrecision = None,
+    max_memory: MaxMemory = None,
+    max_reshard: MaxReshard = None,
+    measure: Measure = 0,
+    tuning: TuningFile = None,
+    locked: Locked = False,
+    mesh: Mesh = None,
+    shard: Shard = None,
+    size: Size = None,
+    hot: Hot = None,
+    checks: Checks = 0,
     as_json: Json = False,
 ) -> None:
     """Compile an export into a bundle.
@@ -255,8 +136,6 @@ def compile_command(
 
       girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
     """
-    from .compiling import compile_source
-
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
     chosen += [f"max_memory={max_memory}"] if max_memory is not None else []
     chosen += [f"max_reshard={max_reshard}"] if max_reshard is not None else []
@@ -265,7 +144,7 @@ def compile_command(
     chosen += ["locked=true"] if locked else []
     settings = [*(settings or []), *chosen]
     lying = mesh, shard or []
-    compile_source(
+    _command("compiling").compile_source(
         source, output, targets or ["cpu"], settings, checks, as_json, lying, entries or [],
         state or [], size or [], hot or [],
     )  # fmt: skip
@@ -278,55 +157,15 @@ def run(
     random: Random = False,
     seed: Seed = 0,
     entry: Entry = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Save the results: .npz, .safetensors or .npy."),
-    ] = None,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Run this often, time it.")] = 1,
-    profile: Annotated[
-        Path | None,
-        typer.Option("--profile", help="Write a trace for ui.perfetto.dev; print kernel times."),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            help="Which of the bundle's variants: cpu:avx2, or the best of cpu or of nvidia; "
-            "default: the best that this machine can run.",
-            show_default=False,
-        ),
-    ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            "--mesh",
-            metavar="AXIS=SIZE,...",
-            help="Which of the bundle's meshes; default: the first of as many devices as mpiexec "
-            "has started processes.",
-        ),
-    ] = None,
-    device: Annotated[
-        int | None,
-        typer.Option("--device", min=0, help="The number of the GPU.", show_default=False),
-    ] = None,
-    simulate: Annotated[
-        bool,
-        typer.Option(
-            "--simulate",
-            help="Run a GPU's code in the simulator: slow, without a GPU; it finds faults, with "
-            "their source lines, and counts instructions, memory traffic and bank conflicts.",
-        ),
-    ] = False,
+    output: Results = None,
+    repeat: Repeat = 1,
+    profile: ProfileFile = None,
+    target: VariantName = None,
+    mesh: BundleMesh = None,
+    device: DeviceNumber = None,
+    simulate: Simulate = False,
     threads: Threads = None,
-    comm_timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--comm-timeout",
-            help="Seconds that a process of several may wait for the others at a time; default "
-            "GIRIH_COMM_TIMEOUT, or 300.",
-            show_default=False,
-        ),
-    ] = None,
+    comm_timeout: CommTimeout = None,
     allow_native: AllowNative = False,
     as_json: Json = False,
 ) -> None:
@@ -346,17 +185,15 @@ def run(
 
       mpiexec -n 8 girih run sharded.girih tokens=tokens.npy -o logits.npy
     """
-    from .compiling import read_sizes
-    from .running import Place, run_bundle
-
-    run_bundle(
+    running = _command("running")
+    running.run_bundle(
         bundle,
         inputs or [],
         seed if random else None,
         output,
         repeat,
         profile,
-        Place(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
+        running.Place(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
         allow_native,
         as_json,
         entry,
@@ -383,9 +220,7 @@ def inspect(
 
       girih inspect model.girih --json | jq .memory
     """
-    from .inspecting import inspect_bundle
-
-    inspect_bundle(bundle, kernels, members, as_json, rules)
+    _command("inspecting").inspect_bundle(bundle, kernels, members, as_json, rules)
 
 
 @app.command()
@@ -410,9 +245,7 @@ def verify(
 
       girih verify model.girih --simulate
     """
-    from .inspecting import verify_bundle
-
-    verify_bundle(bundle, run_checks, simulate, allow_native, as_json)
+    _command("inspecting").verify_bundle(bundle, run_checks, simulate, allow_native, as_json)
 
 
 @app.command()
@@ -441,9 +274,7 @@ def bench(
 
       girih bench model.girih --seconds 10 --json
     """
-    from .benching import bench_source
-
-    bench_source(
+    _command("benching").bench_source(
         source,
         inputs or [],
         seed,
@@ -485,9 +316,7 @@ def dump(
 
       girih dump model.pt2 --after fuse -o fused.txt
     """
-    from .compiling import dump_source
-
-    dump_source(source, after, output, target, settings or [], as_json, entry)
+    _command("compiling").dump_source(source, after, output, target, settings or [], as_json, entry)
 
 
 @app.command()
@@ -519,9 +348,7 @@ def bisect(
 
       girih bisect model.mlir -i x.npy --tolerance 1e-4 -o fault.girih
     """
-    from .bisecting import bisect_source
-
-    bisect_source(
+    _command("bisecting").bisect_source(
         source, target, settings or [], inputs or [], seed, tolerance, output, as_json, entry
     )
 
@@ -544,9 +371,7 @@ def check_backend_command(
 
       girih check-backend cpu --only sort --only scatter
     """
-    from .conforming import check_backend
-
-    if not check_backend(target, only or [], as_json):
+    if not _command("conforming").check_backend(target, only or [], as_json):
         raise typer.Exit(1)
 
 
@@ -593,9 +418,7 @@ def export_command(
 
       girih export exported.jax -o model.mlir
     """
-    from .exporting import export_source
-
-    export_source(source, to, version, output, weights, as_json, entry)
+    _command("exporting").export_source(source, to, version, output, weights, as_json, entry)
 
 
 @app.command()
@@ -628,9 +451,7 @@ def machine(
 
       girih compile model.pt2 -o model.girih -s machine=host
     """
-    from .machine import show_machine
-
-    show_machine(file, calibrate, as_json)
+    _command("machine").show_machine(file, calibrate, as_json)
 
 
 @app.command()
@@ -653,9 +474,7 @@ def doctor(
 
       girih doctor model.pt2 --compile --json
     """
-    from .doctor import diagnose
-
-    raise typer.Exit(diagnose(file, compile_too, as_json))
+    raise typer.Exit(_command("doctor").diagnose(file, compile_too, as_json))
 
 
 @app.command()
@@ -689,9 +508,7 @@ def retarget(
 
       girih retarget model.girih --add nvidia:sm_80 --add cpu -o everywhere.girih
     """
-    from .retargeting import retarget_bundle
-
-    retarget_bundle(bundle, add, output, settings or [], as_json)
+    _command("retargeting").retarget_bundle(bundle, add, output, settings or [], as_json)
 
 
 @app.command()
@@ -735,9 +552,9 @@ def repartition(
 
       girih repartition model.girih --mesh data=1,model=1 -o one.girih
     """
-    from .retargeting import repartition_bundle
-
-    repartition_bundle(bundle, mesh, target or [], output, settings or [], as_json)
+    _command("retargeting").repartition_bundle(
+        bundle, mesh, target or [], output, settings or [], as_json
+    )
 
 
 @app.command()
@@ -765,9 +582,7 @@ def convert(
 
       girih convert model.girih --format 1.0 -o for_old_readers.girih
     """
-    from .converting import convert_bundle
-
-    convert_bundle(bundle, output, version, as_json)
+    _command("converting").convert_bundle(bundle, output, version, as_json)
 
 
 @app.command(name="check-contract")
@@ -801,9 +616,7 @@ def check_contract_command(
 
       girih check-contract models.kernels:conv 'f32[64,8]' 'f32[3,8]' -c block=16
     """
-    from .contracts import check_contract
-
-    check_contract(kernel, types, constants or [], seed, as_json)
+    _command("contracts").check_contract(kernel, types, constants or [], seed, as_json)
 
 
 explain_app = typer.Typer(no_args_is_help=True, help="Why a program is as it is.")
@@ -836,9 +649,7 @@ def explain_memory_command(
 
       girih explain memory model.girih --html memory.html
     """
-    from .explaining import explain_memory
-
-    explain_memory(bundle, target, html, rows, as_json, entry)
+    _command("explaining").explain_memory(bundle, target, html, rows, as_json, entry)
 
 
 @explain_app.command(name="sharding")
@@ -914,9 +725,7 @@ def explain_sharding_command(
 
       girih explain sharding model.pt2 --mesh data=2,model=4 --shard auto --max-memory 8GiB
     """
-    from .sharding import explain_sharding
-
-    explain_sharding(
+    _command("sharding").explain_sharding(
         source, (mesh, shard or [], max_memory), (limits, budget), html, rows, suggest, as_json
     )
 
@@ -948,9 +757,7 @@ def explain_reshard_command(
 
       girih explain reshard model.pt2 weight --from data+model,- --to -,model --mesh data=2,model=4
     """
-    from .sharding import explain_reshard
-
-    explain_reshard(source, value, (before, after), mesh, as_json)
+    _command("sharding").explain_reshard(source, value, (before, after), mesh, as_json)
 
 
 cache_app = typer.Typer(no_args_is_help=True, help="The cache of compiled kernels.")
@@ -971,9 +778,7 @@ def cache_list(folder: CacheFolder = None, as_json: Json = False) -> None:
 
       girih cache ls --json | jq length
     """
-    from .caching import list_entries
-
-    list_entries(folder, as_json)
+    _command("caching").list_entries(folder, as_json)
 
 
 @cache_app.command(name="explain")
@@ -991,9 +796,7 @@ def cache_explain(
 
       girih cache explain model.pt2 -s cpu_level=avx2
     """
-    from .caching import explain_source
-
-    explain_source(source, settings or [], folder, as_json)
+    _command("caching").explain_source(source, settings or [], folder, as_json)
 
 
 @cache_app.command(name="clear")
@@ -1004,6 +807,4 @@ def cache_clear(folder: CacheFolder = None, as_json: Json = False) -> None:
 
       girih cache clear
     """
-    from .caching import clear_entries
-
-    clear_entries(folder, as_json)
+    _command("caching").clear_entries(folder, as_json)

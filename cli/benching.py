@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..compiler import compile as compile_program
+from ..frontends.stablehlo.write import write_text
 from ..hlo.errors import UnsupportedError
 from ..hlo.extras import is_installed
+from ..hlo.graph import Module
 from ..runtime.loading import load
 from ..runtime.program import Program
 from . import arrays, show
 from .compiling import import_source, read_options
-
-if TYPE_CHECKING:
-    from ..hlo.graph import Module
 
 Call = Callable[[], Any]
 _TURNS = 8
@@ -120,8 +120,6 @@ def _program(
         program = load(source, target=target, threads=threads, allow_native=allow_native)
         program = program.entry(show.chosen_entry(source, program.entries, entry))
     else:
-        from ..compiler import compile as compile_program
-
         program = compiled = compile_program(
             import_source(source, entry), target=target, options=read_options(settings)
         )
@@ -141,8 +139,6 @@ def _xla_call(module: Module, values: Sequence[Any]) -> Call:
     import jax
     import jax.extend.backend
     from jaxlib import xla_client
-
-    from ..frontends.stablehlo.write import write_text
 
     written = write_text(module)
     backend = jax.extend.backend.get_backend("cpu")

@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from ..compilation import compile_lowered
 from ..compiler import compile as compile_program
-from ..compiler import compile_lowered, signature_of
 from ..hlo.errors import UserError
-from ..hlo.graph import Module, Op, Value
+from ..hlo.graph import Module, Op, Value, signature_of
 from ..hlo.interpret import Interpreter, flat_results, interpret, prepared
+from ..hlo.wire import encode
 from ..optimizer.bisect import Fault, error_of, find_fault, reference
 from ..optimizer.regions import extract
 from ..options import Options
+from ..runtime.bundle import Check, MemoryParts
+from ..runtime.bundle_writer import write
+from ..runtime.parts import module_weights
 from . import arrays, show
 from .compiling import import_source, passed, pipeline_of, read_options
 
@@ -165,7 +169,7 @@ def _test(fault: Fault, output: Path, target: str, options: Options, tolerance: 
     imports = ["from girih.runtime.bundle import Bundle"]
     if fault.name == "kernel":
         imports += [
-            "from girih.compiler import compile_lowered",
+            "from girih.compilation import compile_lowered",
             "from girih.optimizer.bisect import error_of",
         ]
         lines = [
@@ -199,10 +203,6 @@ def _test(fault: Fault, output: Path, target: str, options: Options, tolerance: 
 def _write(path: Path, module: Module, inputs: Sequence[Array], tolerance: float) -> None:
     """A bundle of the program alone, with its weights, the inputs that show the fault and what the
     interpreter gives for them, without code."""
-    from ..hlo.wire import encode
-    from ..runtime.bundle import Check, MemoryParts, write
-    from ..runtime.parts import module_weights
-
     case = Check(tuple(inputs), tuple(interpret(module, inputs)), tolerance)
     signatures = {"main": signature_of(module)}
     parts = MemoryParts(encode(module), signatures, module_weights(module), checks=[case])

@@ -5,16 +5,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..backends.cache import DiskCache, key_of, open_cache
+from ..backends.cpu import target_of
+from ..backends.cpu.build import cached, target_for
 from ..hlo.errors import UserError
+from ..hlo.graph import Op
+from ..hlo.text import canonical_op
+from ..optimizer.plan import copy_op, headline, kernel_ops
+from ..optimizer.schedule import CopyStep, RunStep, schedule
+from ..options import Options
+from ..programs import ProgramCache
 from . import show
 from .compiling import passed, read_options
-
-if TYPE_CHECKING:
-    from ..backends.cpu.cache import DiskCache
-    from ..hlo.graph import Op
-    from ..options import Options
 
 
 def list_entries(folder: str | None, as_json: bool) -> None:
@@ -40,7 +44,6 @@ def list_entries(folder: str | None, as_json: bool) -> None:
     if as_json:
         show.print_json(rows)
         return
-    from ..programs import ProgramCache
 
     programs = ProgramCache(cache.folder).entries()
     kept = f"{len(programs)} programs, {show.size(sum(entry.bytes for entry in programs))}"
@@ -64,12 +67,6 @@ def list_entries(folder: str | None, as_json: bool) -> None:
 
 def explain_source(source: str, settings: Sequence[str], folder: str | None, as_json: bool) -> None:
     """For each distinct kernel of the program: "hit", or why it missed."""
-    from ..backends.cpu import target_of
-    from ..backends.cpu.build import cached, target_for
-    from ..backends.cpu.cache import key_of
-    from ..hlo.text import canonical_op
-    from ..optimizer.plan import headline, kernel_ops
-
     options = read_options(settings)
     cache = _open(folder if folder is not None else options.cache)
     target = target_of(options)
@@ -97,8 +94,6 @@ def explain_source(source: str, settings: Sequence[str], folder: str | None, as_
 
 def clear_entries(folder: str | None, as_json: bool) -> None:
     """Delete all entries and say how many there were."""
-    from ..programs import ProgramCache
-
     cache = _open(folder)
     count, size = cache.clear()
     programs, more = ProgramCache(cache.folder).clear()
@@ -111,8 +106,6 @@ def clear_entries(folder: str | None, as_json: bool) -> None:
 
 
 def _open(folder: str | None) -> DiskCache:
-    from ..backends.cpu.cache import open_cache
-
     cache = open_cache(folder)
     if cache is None:
         raise UserError("there is no kernel cache: it is off, or no home folder is known")
@@ -122,9 +115,6 @@ def _open(folder: str | None) -> DiskCache:
 def _kernels(source: str, options: Options) -> tuple[list[Op], Mapping[str, Any]]:
     """The operation of every kernel that the program's plan runs, and how a tuning cuts products;
     nothing is timed."""
-    from ..optimizer.plan import copy_op
-    from ..optimizer.schedule import CopyStep, RunStep, schedule
-
     options = dataclasses.replace(options, cache="off", measure=0)
     module, backend = passed(source, "cpu", options)
     if backend.choices is not None:

@@ -7,18 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..backends import Backend, find
+from ..compilation import tuner_for
+from ..compiler import compile as compile_program
+from ..entries import read_entries
+from ..frontends.source import tuning_in
 from ..hlo.errors import UserError
-from ..runtime.bundle import MAIN
+from ..hlo.graph import Module
+from ..hlo.interpret import interpret
+from ..hlo.stated_sizes import Stated, read_stated_sizes
+from ..optimizer.pipeline import Pipeline, pipeline_for
+from ..options import Options
+from ..partitioning import AUTO
+from ..runtime.bundle import MAIN, Check
+from ..runtime.plans import parse_plan
 from . import arrays, show
-
-if TYPE_CHECKING:
-    from ..backends import Backend
-    from ..hlo.graph import Module
-    from ..hlo.stated_sizes import Stated
-    from ..optimizer.pipeline import Pipeline
-    from ..options import Options
+from .spelled import read_mesh, read_shardings, read_state
 
 
 def compile_source(
@@ -40,9 +46,6 @@ def compile_source(
     lying: a mesh, and how arguments and weights lie on it, as `--mesh` and `--shard` say it.
     entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
-    from ..compiler import compile as compile_program
-    from ..hlo.stated_sizes import read_stated_sizes
-
     options = read_options(settings)
     options = options if source is None else _with_tuning(options, source)
     options = replace(options, hot=(*options.hot, *hot))
@@ -101,8 +104,6 @@ def compile_source(
 def _notes(modules: Mapping[str, Module], program: Any) -> list[str]:
     """Those of the import and of the code; with the names of the entry point and of the target
     where others lack it."""
-    from ..runtime.plans import parse_plan
-
     variants = sorted(program.parts.variants.items())
     told: list[str] = []
     for entry, module in modules.items():
@@ -151,10 +152,6 @@ def passed(
 ) -> tuple[Module, Backend]:
     """The program of a source as a compilation for `target` has it after a pass, or after all, and
     what would make its kernels."""
-    from ..backends import find
-    from ..compiler import tuner_for
-    from ..optimizer.pipeline import pipeline_for
-
     options = _with_tuning(options, source)
     module = import_source(source, entry)
     backend = find(target, options, tuner_for(module, options))
@@ -164,10 +161,6 @@ def passed(
 
 def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
     """The passes that a compilation of the module for `target` runs."""
-    from ..backends import find
-    from ..compiler import tuner_for
-    from ..optimizer.pipeline import pipeline_for
-
     return pipeline_for(find(target, options, tuner_for(module, options)), options)
 
 
@@ -185,8 +178,6 @@ def import_entries(
     sizes: Mapping[str, Stated] | None = None,
 ) -> dict[str, Module]:
     """The modules of all entry points: of a source, or of NAME=SOURCE each."""
-    from ..entries import read_entries
-
     if (source is None) == (not entries):
         raise UserError("give one SOURCE, or --entry NAME=SOURCE for each entry point")
     if source is not None:
@@ -212,17 +203,6 @@ def _call(source: str) -> tuple[Any, ...]:
     return (Path(source),)
 
 
-def read_state(texts: Sequence[str]) -> dict[str, str] | None:
-    """The results of ARGUMENT=RESULT, by argument; None for none."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, result = text.partition("=")
-        if not equals or not name or not result or name in found:
-            raise UserError(f"--state: each is ARGUMENT=RESULT, once, not '{text}'")
-        found[name] = result
-    return found or None
-
-
 def _lying(
     mesh: str | None, shards: Sequence[str]
 ) -> tuple[dict[str, int | None] | None, dict[str, tuple[Any, ...]] | str | None]:
@@ -232,53 +212,15 @@ def _lying(
     return None if mesh is None else read_mesh(mesh), read_said(shards)
 
 
-def read_mesh(text: str) -> dict[str, int | None]:
-    """The axes of `data=2,model=?`, None for a size that is open; UserError for anything else."""
-    axes: dict[str, int | None] = {}
-    for part in text.split(","):
-        name, _, size = part.strip().partition("=")
-        if not name or name in axes or not (size == "?" or size.isdecimal()):
-            raise UserError(f"--mesh: axes are AXIS=SIZE, each once, not '{part}'")
-        axes[name] = None if size == "?" else int(size)
-    return axes
-
-
-def read_sizes(text: str | None) -> dict[str, int] | None:
-    """The axes of a mesh whose sizes are all known; None for none."""
-    if text is None:
-        return None
-    axes = read_mesh(text)
-    sizes = {name: size for name, size in axes.items() if size is not None}
-    if len(sizes) < len(axes):
-        raise UserError(f"--mesh: every axis of a mesh that runs has a size, not '{text}'")
-    return sizes
-
-
 def read_said(shards: Sequence[str]) -> dict[str, tuple[Any, ...]] | str | None:
     """What `--shard` says: specs by pattern, `auto`, or nothing."""
-    from ..partitioning import AUTO
-
     if list(shards) == [AUTO]:
         return AUTO
     return read_shardings(shards) if shards else None
 
 
-def read_shardings(shards: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-    """The specs of `PATTERN=-,data+model`, by pattern; UserError for anything else."""
-    shardings: dict[str, tuple[Any, ...]] = {}
-    for text in shards:
-        pattern, equals, spec = text.rpartition("=")
-        if not equals or not pattern or pattern in shardings:
-            raise UserError(f"--shard: each is PATTERN=SPEC, patterns differ, not '{text}'")
-        dims = [dim.strip() for dim in spec.split(",")]
-        shardings[pattern] = tuple(None if dim == "-" else tuple(dim.split("+")) for dim in dims)
-    return shardings
-
-
 def _with_tuning(options: Options, source: str) -> Options:
     """The options with the tuning of the source, where that is a bundle that has one."""
-    from ..frontends.source import tuning_in
-
     if options.tuning is None and tuning_in(Path(source)) is not None:
         return replace(options, tuning=source)
     return options
@@ -297,8 +239,6 @@ def call_function(file: str, function: str) -> tuple[Any, ...]:
 
 def read_options(settings: Sequence[str], base: Options | None = None) -> Options:
     """girih.Options from OPTION=VALUE texts; the others are those of `base`."""
-    from ..options import Options
-
     known = {field.name: str(field.type) for field in fields(Options)}
     chosen: dict[str, Any] = {}
     for setting in settings:
@@ -331,9 +271,6 @@ def _option_value(name: str, kind: str, text: str) -> Any:
 
 def _golden(module: Module, program: Any, entry: str, count: int) -> list[Any]:
     """Made-up inputs and what the reference interpreter gives for them."""
-    from ..hlo.interpret import interpret
-    from ..runtime.bundle import Check
-
     found = []
     for seed in range(count):
         signature = program.entry(entry).signature

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..hlo.contracts import contract_text
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument
 from . import arrays, show
@@ -20,8 +21,6 @@ def check_contract(
     kernel: str, types: Sequence[str], settings: Sequence[str], seed: int, as_json: bool
 ) -> None:
     """Run the kernel whole and in parts, and compare; UserError with the dim where they differ."""
-    from ..hlo.contracts import contract_text
-
     found = _kernel(kernel)
     inputs = [
         arrays.made_up(_argument(text, number), seed, number) for number, text in enumerate(types)

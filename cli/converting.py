@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..hlo.versions import version_tuple
 from ..hlo.wire import for_version, read_message
-from ..runtime.bundle import Bundle, write
+from ..runtime.bundle import Bundle
+from ..runtime.bundle_writer import write
 from ..runtime.parts import copied_parts
 from . import show
 

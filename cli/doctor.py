@@ -7,17 +7,28 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ..compiler import compile as compile_program
+from ..frontends.jax.exported import read_export_file
+from ..frontends.xla import is_hlo, is_hlo_text
 from ..hlo.errors import CompilerBug, ImportBlockers, UserError
 from ..hlo.extras import is_installed
 from ..hlo.files import kind_of_file
+from ..hlo.graph import Module
 from ..hlo.versions import FORMAT_VERSION, version_tuple
+from ..hlo.wire import read_message
+from ..imports import import_model
+from ..optimizer.pipeline import run_pipeline, simplify_pipeline
+from ..runtime import devices
+from ..runtime.bundle import Bundle
+from ..runtime.devices import family
+from ..runtime.devices.cpu import lacks
+from ..runtime.devices.libraries import address_of
+from ..runtime.loading import choose_variant
+from ..runtime.parts import decode_module
+from ..runtime.plans import check_version, parse_plan
 from . import show
-
-if TYPE_CHECKING:
-    from ..hlo.graph import Module
-    from ..runtime.bundle import Bundle
 
 HEALTHY, MENDABLE, UNREADABLE = range(3)  # exit codes
 
@@ -86,8 +97,6 @@ def examine(path: Path, compile_too: bool = False) -> Findings:
 
 
 def _source(findings: Findings, path: Path, head: bytes, compile_too: bool) -> None:
-    from ..compiler import import_model
-
     findings.can = {"read": False, "compile": False}
     if (kind := kind_of_file(path)) is not None and not kind.source:
         findings.kind = kind.what
@@ -108,8 +117,6 @@ def _source(findings: Findings, path: Path, head: bytes, compile_too: bool) -> N
 
 def _described(path: Path, head: bytes) -> tuple[str, str, str]:
     """(kind, format version, producer) by the first bytes; "" where a kind does not say."""
-    from ..frontends.xla import is_hlo, is_hlo_text
-
     if not head:
         return "empty file", "", ""
     if head.startswith(_BYTECODE):
@@ -127,8 +134,6 @@ def _described(path: Path, head: bytes) -> tuple[str, str, str]:
     if is_hlo(data):
         return "XLA HLO protobuf", "", ""
     with contextlib.suppress(UserError):
-        from ..frontends.jax.exported import read_export_file
-
         export = read_export_file(data, path.name)
         return "jax.export file", f"calling convention {export.convention}", "jax.export"
     return "unknown", "", ""
@@ -159,8 +164,6 @@ def _advice(kind: str) -> str:
 
 def _module(findings: Findings, module: Module, compile_too: bool) -> None:
     """What a program needs, and whether this installation can compile it."""
-    from ..optimizer.pipeline import run_pipeline, simplify_pipeline
-
     ops = list(module.walk())
     findings.operations = dict(Counter(op.name for op in ops).most_common())
     if not findings.needs:
@@ -174,8 +177,6 @@ def _module(findings: Findings, module: Module, compile_too: bool) -> None:
         findings.can["compile"] = False
         findings.add("", "llvmlite, which the compiler needs, is not installed", _COMPILER)
     elif compile_too and findings.can["compile"]:
-        from ..compiler import compile as compile_program
-
         with _problem(findings, "compile", "", ""):
             compile_program(module)
 
@@ -207,8 +208,6 @@ def _problem(findings: Findings, ability: str, place: str, remedy: str) -> Itera
 
 
 def _bundle(findings: Findings, path: Path, compile_too: bool) -> None:
-    from ..runtime.bundle import Bundle
-
     findings.kind = "girih bundle"
     findings.can = {"read": False, "run": False, "compile": False}
     fresh = "fetch a fresh copy, or compile the program again"
@@ -264,9 +263,6 @@ def _one_program(
     findings: Findings, bundle: Bundle, entry: str, place: str, remedy: str, compile_too: bool
 ) -> None:
     """The program of one entry point."""
-    from ..hlo.wire import read_message
-    from ..runtime.parts import decode_module
-
     with _problem(findings, "read", place, remedy):
         message = read_message(bundle.programs[entry])
         for feature in message.features:
@@ -294,10 +290,6 @@ def _is_newer(since: str) -> bool:
 
 def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
     """Whether one compiled variant runs here, and if not, why."""
-    from ..runtime import devices
-    from ..runtime.devices.libraries import address_of
-    from ..runtime.plans import check_version, parse_plan
-
     place = f"variants/{target}"
     facts: dict[str, Any] = {"target": target, "runs": False}
     findings.variants.append(facts)
@@ -346,16 +338,11 @@ def _variant(findings: Findings, bundle: Bundle, target: str) -> None:
 
 def _runs_on_this_cpu(bundle: Bundle) -> bool:
     """Whether one of the variants for CPUs runs here."""
-    from ..runtime.devices import family
-    from ..runtime.devices.cpu import lacks
-
     return any(family(n) == "cpu" and not lacks(v) for n, v in bundle.variants.items())
 
 
 def _no_gpu(bundle: Bundle, target: str) -> str:
     """Why no GPU here runs the variant; "" if one does."""
-    from ..runtime.loading import choose_variant
-
     try:
         choose_variant(bundle, target)
     except UserError as error:

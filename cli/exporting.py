@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..frontends.stablehlo.versions import parse_version, version_text
+from ..frontends.stablehlo.write import write_artifact, write_text
 from ..hlo.errors import UserError
 from . import show
 from .compiling import import_source
@@ -22,9 +24,6 @@ def export_source(
     entry: str | None = None,
 ) -> None:
     """Write the program as StableHLO: text or an artifact, by the output's suffix."""
-    from ..frontends.stablehlo.versions import parse_version, version_text
-    from ..frontends.stablehlo.write import write_artifact, write_text
-
     if to != "stablehlo":
         raise UserError(f"--to: '{to}' is no format that girih writes; it writes stablehlo")
     if weights not in ("constants", "arguments"):

@@ -11,6 +11,7 @@ from ..hlo.errors import UserError
 from ..hlo.signature import Signature
 from ..hlo.size_text import parse_dim
 from ..hlo.symbols import symbols_of
+from ..optimizer.tuning import from_json
 from ..runtime.bundle import MAIN, Bundle, Variant
 from ..runtime.distributed.layout import layout_of
 from ..runtime.loading import choose_variant, load
@@ -260,7 +261,6 @@ def _tuning(bundle: Bundle) -> dict[str, Any]:
     """The bundle's measured choices by digest."""
     if bundle.tuning is None:
         return {}
-    from ..optimizer.tuning import from_json
 
     return from_json(bundle.tuning, bundle.label).to_json()["kernels"]
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..backends.cpu import machines
+from ..backends.cpu.calibrate import calibrate
 from ..backends.cpu.codegen import host_target
 from ..hlo.errors import UserError
 from ..optimizer.machine import KINDS, Communication, Machine, read_machine, to_json
-from ..runtime.distributed.launch import launched, own_rank
-from ..runtime.distributed.world import mpi_world, the_world
+from ..runtime.devices.cpu import default_threads, map_image
+from ..runtime.distributed.launch import launched
+from ..runtime.distributed.started import own_rank, the_world
+from ..runtime.distributed.world import mpi_world
 from . import show
+from .network import measured
 
 
 def show_machine(file: Path | None, calibrate: bool, as_json: bool) -> None:
@@ -41,8 +45,6 @@ def show_machine(file: Path | None, calibrate: bool, as_json: bool) -> None:
 def _with_network(machine: Machine) -> Machine:
     """The machine with what this launcher's processes pay for communication; sizes of groups that
     were measured earlier stay."""
-    from .network import measured
-
     world = mpi_world(the_world(), "calibrating")
     with show.progress_console.status("calibrating") as status:
         rows = measured(
@@ -74,9 +76,6 @@ def _kept() -> Machine:
 
 
 def _calibrated() -> Machine:
-    from ..backends.cpu.calibrate import calibrate
-    from ..runtime.devices.cpu import default_threads, map_image
-
     kept = []  # code must outlive its calls
 
     def load(image: bytes) -> int:

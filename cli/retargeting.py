@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..backends import SIMULATED
+from ..compilation import options_of
+from ..compiler import add_variant
 from ..hlo.errors import UserError
-from ..runtime.bundle import Bundle, Parts, write
+from ..hlo.graph import Module
+from ..options import Options
+from ..runtime.bundle import Bundle, Parts
+from ..runtime.bundle_writer import write
 from ..runtime.loading import native_kernel
 from ..runtime.parts import decode_modules
 from ..runtime.plans import parse_plan
+from ..spmd import with_mesh
 from . import show
-from .compiling import read_mesh, read_options
-
-if TYPE_CHECKING:
-    from ..hlo.graph import Module
-    from ..options import Options
+from .compiling import read_options
+from .spelled import read_mesh
 
 
 def retarget_bundle(
     path: Path, targets: Sequence[str], output: Path | None, settings: Sequence[str], as_json: bool
 ) -> None:
     """Write the bundle again with code for more targets; nothing of it is run."""
-    from ..backends import SIMULATED
-    from ..compiler import add_variant
-
     if wrong := [name for name in targets if name.startswith(SIMULATED)]:
         raise UserError(
             f"--add {wrong[0]}: that is a way to run code, not code of its own; add nvidia:sm_90a "
@@ -43,8 +44,6 @@ def repartition_bundle(
     as_json: bool,
 ) -> None:
     """Write the bundle again with code for a mesh of other sizes; nothing of it is run."""
-    from ..spmd import with_mesh
-
     sizes = read_mesh(mesh)
 
     def add(parts: Parts, modules: Mapping[str, Module], target: str, options: Options) -> Parts:
@@ -70,8 +69,6 @@ def _write_with(
     as_json: bool,
 ) -> None:
     """Write the bundle with the code that `add` compiles for each target, and say what it has."""
-    from ..compiler import options_of
-
     bundle = Bundle(path)
     bundle.verify_all()  # else damage would get a digest that fits
     modules = decode_modules(bundle)

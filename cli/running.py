@@ -12,7 +12,6 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from ..hlo.signature import Signature, spell
-from ..runtime.distributed.launch import own_rank
 from ..runtime.loading import load
 from ..runtime.profile import Profile
 from ..runtime.program import Program
@@ -52,7 +51,7 @@ def run_bundle(
             f"{bundle}: each of its {program.plan.processes} processes has results of its own, and "
             f"{output} is one file; compile it for a mesh (--mesh), whose results are gathered"
         )
-    own = [item.replace("{rank}", str(own_rank())) for item in inputs] if program.mesh else inputs
+    own = [item.replace("{rank}", str(program.rank)) for item in inputs] if program.mesh else inputs
     values = arrays.collect_inputs(program.signature, own, seed)
     positional, keywords = arrays.as_call(program.signature, values)
     traced = None

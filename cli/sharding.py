@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..annotate import tensor_named
 from ..hlo.errors import UserError
+from ..hlo.sharding import Mesh
 from ..hlo.types import unsharded
+from ..optimizer.sharding import budgets
+from ..optimizer.sharding.explanation import Explanation, Row, spec_of
+from ..optimizer.sharding.reshard import ReshardPlan, plan_reshard
+from ..optimizer.sharding.suggestions import Suggestion
+from ..options import bytes_of
+from ..partitioning import AUTO, Partitioned, partition
 from . import show
-
-if TYPE_CHECKING:
-    from ..optimizer.sharding.explanation import Explanation, Row
-    from ..optimizer.sharding.reshard import ReshardPlan
-    from ..optimizer.sharding.suggestions import Suggestion
-    from ..partitioning import Partitioned
+from .compiling import import_source, read_said
+from .sharding_page import page
+from .spelled import read_mesh, read_shardings
 
 _CHAIN = 6  # steps of a chain that the terminal shows; --json and --html have all
 
@@ -44,8 +49,6 @@ def explain_sharding(
     if parts.automatic is not None:
         data["automatic"] = parts.automatic.facts()
     if html is not None:
-        from .sharding_page import page
-
         show.write(html, page(source, told, suggestions))
     if as_json:
         show.print_json(data)
@@ -58,11 +61,6 @@ def explain_reshard(
     source: str, value: str, ends: tuple[str, str], mesh: str | None, as_json: bool
 ) -> None:
     """Show how one tensor of a program gets from one sharding to another, and what that costs."""
-    from ..annotate import tensor_named
-    from ..hlo.sharding import Mesh
-    from ..optimizer.sharding.reshard import plan_reshard
-    from .compiling import import_source, read_mesh, read_shardings
-
     module = import_source(source)
     if mesh is not None:
         devices = Mesh(tuple(read_mesh(mesh).items()))
@@ -127,10 +125,6 @@ def _plan_facts(plan: ReshardPlan) -> dict[str, Any]:
 def _partitioned(
     source: str, mesh: str | None, shards: Sequence[str], max_memory: str | None
 ) -> Partitioned:
-    from ..options import bytes_of
-    from ..partitioning import AUTO, partition
-    from .compiling import import_source, read_mesh, read_said
-
     if mesh is None and shards:
         raise UserError("--shard: needs --mesh data=2,..., the axes on which the arrays lie")
     axes = None if mesh is None else read_mesh(mesh)
@@ -142,8 +136,6 @@ def _partitioned(
 
 
 def _budgets(limits: str | None, file: Path | None, parts: Partitioned) -> list[Any]:
-    from ..optimizer.sharding import budgets
-
     found = [] if limits is None else [budgets.limits(limits, parts.mesh.names)]
     return found if file is None else [*found, budgets.recorded(file, parts.mesh)]
 
@@ -204,8 +196,6 @@ def _print(
 
 def _why(row: Row, suggestion: Suggestion | None) -> Iterator[str]:
     """The lines about one communication."""
-    from ..optimizer.sharding.explanation import spec_of
-
     sent = row.communication
     head = f"#{sent.number} {sent.kind} of {row.of}" + (f" at {row.place}" if row.place else "")
     yield (
@@ -228,16 +218,9 @@ def _why(row: Row, suggestion: Suggestion | None) -> Iterator[str]:
     if len(row.needs) > 3:
         yield f"  and by {len(row.needs) - 3} more"
     for other in row.alternatives:
-        yield f"  otherwise: {other.text}: {signed(other.bytes)}"
+        yield f"  otherwise: {other.text}: {show.signed_size(other.bytes)}"
     if suggestion is not None:
-        held = f"; a device holds {signed(suggestion.held)}" if suggestion.held else ""
-        yield f"  removed by: {suggestion}: {signed(suggestion.bytes)} in all{held}"
+        held = f"; a device holds {show.signed_size(suggestion.held)}" if suggestion.held else ""
+        yield f"  removed by: {suggestion}: {show.signed_size(suggestion.bytes)} in all{held}"
         if suggestion.option:
             yield f"    {suggestion.option}"
-
-
-def signed(count: float) -> str:
-    """A difference of bytes, for people."""
-    if not count:
-        return "as many bytes"
-    return f"{show.size(abs(count))} {'more' if count > 0 else 'fewer'}"

@@ -13,7 +13,6 @@ from ..optimizer.sharding.explanation import Explanation, Held, Row, spec_of
 from ..optimizer.sharding.provenance import Reason
 from ..optimizer.sharding.suggestions import Suggestion
 from . import show
-from .sharding import signed
 
 _STYLE = """body{font:14px sans-serif;margin:2em;max-width:75em}
 td,th{padding:2px 12px 2px 0;text-align:left;vertical-align:top}
@@ -142,12 +141,13 @@ def _row(row: Row, suggestion: Suggestion | None) -> str:
     parts += [_reason("Is needed", reason) for reason in row.after]
     parts += [f"<p>Needed by {escape(str(need))}</p>" for need in row.needs]
     others = "".join(
-        f"<li>{escape(f'{other.text}: {signed(other.bytes)}')}</li>" for other in row.alternatives
+        f"<li>{escape(f'{other.text}: {show.signed_size(other.bytes)}')}</li>"
+        for other in row.alternatives
     )
     parts.append(f"<p>Otherwise:</p><ul>{others}</ul>" if others else "")
     if suggestion is not None:
-        text = f"Removed by: {suggestion}: {signed(suggestion.bytes)} in all"
-        held = f"; a device holds {signed(suggestion.held)}" if suggestion.held else ""
+        text = f"Removed by: {suggestion}: {show.signed_size(suggestion.bytes)} in all"
+        held = f"; a device holds {show.signed_size(suggestion.held)}" if suggestion.held else ""
         option = f" <code>{escape(suggestion.option)}</code>" if suggestion.option else ""
         parts.append(f"<p>{escape(text + held)}{option}</p>")
     details = f"<details><summary>why</summary>{''.join(parts)}</details>"

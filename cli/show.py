@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ..hlo.errors import UserError
-from ..runtime.distributed.launch import own_rank
 from ..runtime.entries import chosen
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def chosen_entry(source: object, entries: Sequence[str], name: str | None) -> st
 
 def speaks_for_all(program: Program) -> bool:
     """Whether this process is the one of a mesh that shows results; the others show nothing."""
-    if program.mesh is None or own_rank() == 0:
+    if program.mesh is None or program.rank == 0:
         return True
     console.quiet = True
     return False
@@ -77,6 +76,13 @@ def size(count: int | float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return ""
+
+
+def signed_size(count: float) -> str:
+    """A difference of bytes, for people."""
+    if not count:
+        return "as many bytes"
+    return f"{size(abs(count))} {'more' if count > 0 else 'fewer'}"
 
 
 def time(microseconds: float) -> str:

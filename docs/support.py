@@ -20,8 +20,8 @@ from girih.hlo.cases import Example, example, retyped
 from girih.hlo.errors import UnsupportedError, VerifyError
 from girih.hlo.interpret import interpret
 from girih.hlo.ops import DEFINITIONS, find
-from girih.hlo.ops.tile import TILE_OPS
 from girih.hlo.room import OpDefinition
+from girih.hlo.tiling import TILE_OPS
 from girih.hlo.types import F32, I8, Element, ElementType, QuantizedType
 from girih.runtime.plans import parse_plan
 

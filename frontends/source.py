@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from stat import S_ISREG
 from types import MethodType
@@ -14,6 +15,9 @@ from ..hlo.errors import SeveralEntries, UserError
 from ..hlo.extras import require
 from ..hlo.files import kind_of_bytes, kind_of_file
 from ..hlo.graph import Module
+from ..runtime.bundle import ENTRY_NAME, MAIN, Bundle
+from ..runtime.entries import unknown_entry
+from ..runtime.parts import decode_module, decode_modules
 
 _BYTECODE = b"ML\xefR"
 _ZIP = b"PK\x03\x04"
@@ -23,6 +27,11 @@ _KINDS = (
     "StableHLO or HLO as text or bytes, a jax.export.Exported, a torch.export.ExportedProgram, a "
     "torch.nn.Module or a function that JAX can trace (the last two with example inputs)"
 )
+
+
+def _frontend(name: str) -> Any:
+    """A frontend's module, imported when a source is for it."""
+    return import_module(f".{name}", __package__)
 
 
 def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
@@ -35,22 +44,16 @@ def read_source(source: Any, *examples: Any, **keywords: Any) -> Module:
         return read_bytes(memoryview(source), "", examples, keywords)
     origin = _library_of(source)
     if origin == "torch" and isinstance(source, MethodType):
-        from .torch.methods import module_of
-
-        source = module_of(source)
+        source = _frontend("torch.methods").module_of(source)
     if origin == "girih" and isinstance(module := getattr(source, "module", None), Module):
         _no_examples(examples, keywords, "a girih.Program")
         return module
     if origin == "torch":
-        from .torch import import_torch
-
-        return import_torch(source, *examples, **keywords)
+        return _frontend("torch.importing").import_torch(source, *examples, **keywords)
     if origin == "jax" or callable(source):
-        from .jax import import_jax
-
         require("jax", "tracing a function")
 
-        return import_jax(source, *examples, **keywords)
+        return _frontend("jax.importing").import_jax(source, *examples, **keywords)
     raise UserError(f"cannot import a {type(source).__name__}; a source is {_KINDS}")
 
 
@@ -59,9 +62,6 @@ def read_all(
 ) -> dict[str, Module]:
     """The modules of all entry points of a source by name: of a bundle, a girih.Program, or
     StableHLO with several public functions and no `main`; else what `read_source` gives."""
-    from ..runtime.bundle import ENTRY_NAME, MAIN, Bundle
-    from ..runtime.parts import decode_modules
-
     if _library_of(source) == "girih" and hasattr(source, "entry_name"):
         _no_examples(examples, keywords, "a girih.Program")
         return {name: source.entry(name).module for name in source.entries}
@@ -111,8 +111,6 @@ def tuning_in(source: Any) -> tuple[str, Any] | None:
 
 
 def _tuning_of(source: Path | memoryview) -> tuple[str, Any] | None:
-    from ..runtime.bundle import Bundle
-
     bundle = Bundle(source)
     return None if bundle.tuning is None else (bundle.label, bundle.tuning)
 
@@ -160,15 +158,12 @@ def _is_text(text: str) -> bool:
 
 def _read_text(text: str, examples: Any, keywords: Any) -> Module:
     """The module of HLO text, which says so first, or of StableHLO text."""
-    from .stablehlo import read_stablehlo
-    from .xla import is_hlo_text, read_hlo
-
-    if is_hlo_text(text):
+    if _frontend("xla").is_hlo_text(text):
         _no_examples(examples, keywords, "HLO")
-        return read_hlo(text)
+        return _frontend("xla").read_hlo(text)
     entry, keywords = _entry_of(keywords)
     _no_examples((), keywords, "StableHLO, whose inputs have no names")
-    return read_stablehlo(text, "", examples, entry)
+    return _frontend("stablehlo").read_stablehlo(text, "", examples, entry)
 
 
 def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
@@ -181,9 +176,7 @@ def read_file(path: Path, examples: Any = (), keywords: Any = None) -> Module:
     if head.startswith(_ZIP):
         if _is_bundle(head):
             return _read_bundle(path, examples, keywords)
-        from .torch import import_torch
-
-        return import_torch(path, *examples, **(keywords or {}))
+        return _frontend("torch.importing").import_torch(path, *examples, **(keywords or {}))
     return read_bytes(memoryview(path.read_bytes()), path.name, examples, keywords)
 
 
@@ -198,27 +191,18 @@ def read_bytes(
         raise UserError(f"{name or 'the bytes'}: {kind}")
     head = bytes(data[:4])
     probe = bytes(data[:4096])
-    if head != _ZIP and head != _BYTECODE:
-        from .xla import is_hlo, read_hlo
-
-        if is_hlo(data):
-            _no_examples(examples, keywords, "HLO")
-            return read_hlo(data, name)
+    if head != _ZIP and head != _BYTECODE and _frontend("xla").is_hlo(data):
+        _no_examples(examples, keywords, "HLO")
+        return _frontend("xla").read_hlo(data, name)
     if head != _ZIP and head != _BYTECODE and b"\0" in probe:
-        from .jax import read_exported
-
-        return read_exported(data, name, *examples, **(keywords or {}))
+        return _frontend("jax.importing").read_exported(data, name, *examples, **(keywords or {}))
     if head == _ZIP:
         if _is_bundle(probe):
             return _read_bundle(data, examples, keywords)
-        from .torch import import_torch
-
-        return import_torch(data, *examples, **(keywords or {}))
+        return _frontend("torch.importing").import_torch(data, *examples, **(keywords or {}))
     entry, keywords = _entry_of(keywords)
     _no_examples((), keywords, "StableHLO, whose inputs have no names")
-    from .stablehlo import read_stablehlo
-
-    return read_stablehlo(data, name, examples, entry)
+    return _frontend("stablehlo").read_stablehlo(data, name, examples, entry)
 
 
 def _is_bundle(head: bytes) -> bool:
@@ -229,9 +213,6 @@ def _is_bundle(head: bytes) -> bool:
 def _read_bundle(source: Path | memoryview, examples: Any, keywords: Any) -> Module:
     entry, keywords = _entry_of(keywords)
     _no_examples(examples, keywords, "a bundle")
-    from ..runtime.bundle import Bundle
-    from ..runtime.entries import unknown_entry
-    from ..runtime.parts import decode_module
 
     bundle = Bundle(source)
     names = tuple(bundle.signatures)

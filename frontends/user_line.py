@@ -9,7 +9,8 @@ from pathlib import Path
 
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|^<")
 _ROOT = Path(__file__).resolve().parents[1]
-_CALLED = ("frontends", "compiler.py", "foreign.py", "jitted.py", "kernels.py")  # while tracing
+# While tracing.
+_CALLED = ("frontends", "compiler.py", "foreign.py", "jitted.py", "kernels.py", "imports.py")
 
 
 def user_line(error: BaseException) -> str:

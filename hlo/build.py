@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from .errors import CompilerBug
 from .graph import Dense, Function, Module, Op, Origin, Region, Value, arguments
 from .ops import find
 from .symbols import Atom, Dim, terms_of
@@ -33,16 +32,7 @@ def make_op(
     check: bool = True,
 ) -> Op:
     """One operation; VerifyError if it breaks a clause, UnsupportedError if no room has it."""
-    definition = find(name)
-    draft = Op(definition, operands, attributes or {}, regions, result_types or (), origin)
-    if check:
-        definition.check(draft)
-    if result_types is not None:
-        return draft
-    inferred = definition.inferred(draft)
-    if inferred is None:
-        raise CompilerBug(f"the result types of '{name}' must be given")
-    return Op(definition, operands, draft.attributes, regions, inferred, origin)
+    return find(name).make(operands, attributes, regions, result_types, origin, check)
 
 
 class Builder:
@@ -177,6 +167,10 @@ class Builder:
         return self(
             "reduce", value, initial, regions=(region,), dimensions=tuple(sorted(dimensions))
         )
+
+    def nested(self, types: Sequence[Type], body: Callable[..., Sequence[Value]]) -> Region:
+        """A region for an operation that is built next, see `build_region`."""
+        return build_region(types, body)
 
     def region(self, results: Sequence[Value]) -> Region:
         """The finished region."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .build import Builder
+from .build import Builder, build_region
 from .errors import UserError
 from .graph import Dense, Function, Module, Op, Region, Value
 from .ops import DEFINITIONS, numerics
@@ -41,7 +41,7 @@ def example(definition: OpDefinition, case: Case) -> Example:
     inputs = tuple(np.asarray(value) for value in case.inputs)
     b = Builder()
     arguments = b.arguments(case.input_types or tuple(map(tensor_of, inputs)))
-    regions = case.regions() if case.regions else ()
+    regions = case.regions(build_region) if case.regions else ()
     op = b.op(definition.name, arguments, case.attributes, regions, case.result_types)
     module = Module(
         {"main": Function("main", b.region(op.results))}, name="case", meshes=case.meshes

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .errors import CompilerBug, UserError
-from .graph import Module, Op, Region, Value
+from .errors import CompilerBug, UnsupportedError, UserError
+from .expansion import expansion
+from .graph import Function, Module, Op, Region, Value
+from .ops.decomposed import Decomposed
 from .processes import Grid, Process, refuse_several
+from .quantized import legalized
 from .sizes import SizeSolver
+from .specialize import specialized
+from .tiling import Counts, run_tiles
 from .types import FutureType, TensorType
+from .verify import verify
 
 Environment = dict[Value, Any]
+Watch = Callable[[Op, Sequence[Any]], Sequence[Any] | None]
 
 
 def interpret(module: Module, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
@@ -30,8 +37,6 @@ def interpret(module: Module, inputs: Sequence[Any]) -> list[np.ndarray[Any, Any
 
 def prepared(module: Module) -> Module:
     """The module as the interpreter runs it: quantised operations on their stored integers."""
-    from .quantized import legalized  # it builds operations, whose rooms import this module
-
     return legalized(module)
 
 
@@ -115,11 +120,14 @@ class _Lifetimes(NamedTuple):
 class Interpreter:
     """Runs regions of one module; `run` is what rooms with regions call back.
 
-    `process` is where it runs: by default the only process of its grid.
+    `process` is where it runs: by default the only process of its grid. `watch` is asked before
+    each operation, and may give its results.
     """
 
-    def __init__(self, module: Module, process: Process | None = None) -> None:
-        self.module = module
+    def __init__(
+        self, module: Module, process: Process | None = None, watch: Watch | None = None
+    ) -> None:
+        self.module, self.watch = module, watch
         self.process = process or Grid(1, 1).processes[0]
         self._lifetimes: dict[Region, _Lifetimes] = {}
 
@@ -127,23 +135,28 @@ class Interpreter:
         """The same program, in which the first name of each pair means the second one's weight."""
         weights = self.module.weights
         renamed = {inside: weights[here] for inside, here in pairs}
-        other = Interpreter(self.module.with_weights({**weights, **renamed}), self.process)
+        other = Interpreter(
+            self.module.with_weights({**weights, **renamed}), self.process, self.watch
+        )
         other._lifetimes = self._lifetimes
         return other
 
     def on(self, process: Process) -> Interpreter:
         """The same program on another process."""
-        other = Interpreter(self.module, process)
+        other = Interpreter(self.module, process, self.watch)
         other._lifetimes = self._lifetimes  # only one process runs at a time
+        return other
+
+    def watched(self, watch: Watch) -> Interpreter:
+        """The same program, watched."""
+        other = Interpreter(self.module, self.process, watch)
+        other._lifetimes = self._lifetimes
         return other
 
     def at(self, sizes: Mapping[str, int]) -> Interpreter:
         """The same program for fixed sizes; UserError where they contradict its operations."""
         if not sizes:
             return self
-        from .specialize import specialized
-        from .verify import verify  # it asks rooms, which import this module
-
         module = specialized(self.module, sizes)
         verify(module)
         return Interpreter(module, self.process)
@@ -169,22 +182,43 @@ class Interpreter:
 
     def evaluate(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
         """The results of one operation on arrays, always a sequence."""
+        known = None if self.watch is None else self.watch(op, arrays)
+        if known is not None:
+            return known
         definition = op.definition
-        if definition.communicates or op.regions or definition.pattern in ("control", "source"):
+        expands = isinstance(definition, Decomposed)
+        if (
+            expands
+            or definition.communicates
+            or op.regions
+            or definition.pattern in ("control", "source")
+        ):
             called = op.name in ("call", "call_with_weights")
             outer = None if definition.isolated or called else values
             runs = self.with_weights(op.weights) if op.name == "call_with_weights" else self
 
-            def run(region: Region, inputs: Sequence[Any]) -> list[Any]:
-                return runs.run(region, inputs, outer)
+            def run(region: Region, inputs: Sequence[Any], watch: Watch | None = None) -> list[Any]:
+                inner = runs if watch is None else runs.watched(watch)
+                return inner.run(region, inputs, outer)
 
             context: dict[str, Any] = {"run": run, "module": self.module}
+            if expands:
+                context.update(expanded=self._expanded)
             if definition.communicates:
                 context.update(process=self.process, spread=self._spread(outer))
             results = _evaluated(op, arrays, **context)
         else:
             results = _evaluated(op, arrays)
         return results if isinstance(results, (tuple, list)) else (results,)
+
+    def _expanded(self, op: Op, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of an operation from its decomposition."""
+        region = expansion(op)
+        if region is None:
+            types = ", ".join(str(v.type) for v in op.operands)
+            raise UnsupportedError(f"'{op.name}' is not supported on {types}")
+        module = self.module if op.regions else _NOTHING  # its regions may call functions
+        return tuple(Interpreter(module).run(region, arrays))
 
     def _sized(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
         """`evaluate` where sizes are free: UserError where those of the operands do not fit."""
@@ -230,3 +264,24 @@ class Interpreter:
             found = _Lifetimes(tuple(region.captures()), tuple(reversed(last)))
             self._lifetimes[region] = found
         return found
+
+
+_NOTHING = Module({"main": Function("main", Region((), (), ()))})
+
+
+def evaluated(op: Op, arrays: Sequence[Any]) -> Sequence[Any]:
+    """The results of one operation that needs nothing of its module."""
+    return Interpreter(_NOTHING).evaluate(op, arrays, {})
+
+
+def simulate(
+    op: Op, arrays: Sequence[Any], *, order: Sequence[int] | None = None
+) -> tuple[list[np.ndarray[Any, Any]], Counts]:
+    """Results and counts of a kernel_call; `order` permutes its tiles (flat numbers)."""
+
+    interpreter = Interpreter(_NOTHING)
+
+    def run(region: Region, inputs: Sequence[Any], watch: Watch) -> list[Any]:
+        return interpreter.watched(watch).run(region, inputs)
+
+    return run_tiles(op, arrays, run, order=order)

@@ -27,13 +27,14 @@ from .access import Access, elementwise
 from .deciding import estimating
 from .errors import CompilerBug, UserError, VerifyError
 from .factors import Factors, from_access
-from .graph import Dense, Op, Region
+from .graph import Dense, Op, Origin, Region, Value
 from .groups import Groups
 from .sharding import Mesh
 from .types import Type, unsharded
 
 Array = np.ndarray[Any, Any]
 RunRegion = Callable[[Region, Sequence[Any]], list[Any]]
+BuildRegion = Callable[[Sequence[Type], Callable[..., Sequence[Any]]], Region]
 
 ANY = object()  # an attribute of any legal kind
 REQUIRED = object()  # an attribute without a default
@@ -68,7 +69,8 @@ class Constraint(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One example of an operation: what to call it with. `regions` is built by `build` if given.
+    """One example of an operation: what to call it with. `regions` builds its regions, if it has
+    any, with `build.build_region`.
 
     `input_types` is for operands whose type their array does not tell (quantised ones), `meshes`
     are those that shardings in `result_types` name.
@@ -78,7 +80,7 @@ class Case(NamedTuple):
     inputs: tuple[Array, ...]
     attributes: Mapping[str, Any] = {}
     result_types: tuple[Type, ...] | None = None
-    regions: Callable[[], tuple[Region, ...]] | None = None
+    regions: Callable[[BuildRegion], tuple[Region, ...]] | None = None
     tolerance: float = 1e-5
     input_types: tuple[Type, ...] | None = None
     meshes: Mapping[str, Mesh] = {}
@@ -178,13 +180,14 @@ class OpDefinition:
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         """The meaning: numpy arrays in, an array (or a tuple of them, several results) out.
 
-        Operations with regions also get `run(region, arrays) -> list of arrays`.
+        Operations with regions also get `run(region, arrays, watch=None) -> list of arrays`, those
+        whose meaning is their decomposition `expanded()`, its results. (`interpret.Interpreter`)
         """
         raise UserError(f"{self.name} cannot be evaluated: it has no meaning without a device")
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Sequence[Any] | None:
         """The same results from simpler operations, built with Builder `b` on `values`; None where
-        there is no such way. A room that evaluates through it has that one arithmetic.
+        there is no such way.
         """
         return None
 
@@ -238,7 +241,28 @@ class OpDefinition:
         """Examples, small and telling; every test of every engine runs them."""
         return iter(())
 
-    # Checks.
+    # Operations.
+
+    def make(
+        self,
+        operands: Sequence[Value],
+        attributes: Mapping[str, Any] | None = None,
+        regions: Sequence[Region] = (),
+        result_types: Sequence[Type] | None = None,
+        origin: tuple[Origin, ...] = (),
+        check: bool = True,
+    ) -> Op:
+        """One operation, its types inferred if they are not given; VerifyError if it breaks a
+        clause."""
+        draft = Op(self, operands, attributes or {}, regions, result_types or (), origin)
+        if check:
+            self.check(draft)
+        if result_types is not None:
+            return draft
+        inferred = self.inferred(draft)
+        if inferred is None:
+            raise CompilerBug(f"the result types of '{self.name}' must be given")
+        return Op(self, operands, draft.attributes, regions, inferred, origin)
 
     def check(self, o: Op) -> None:
         """Raise VerifyError for the first clause that `o` breaks."""

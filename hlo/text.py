@@ -15,15 +15,18 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .dense import Dense
 from .errors import CompilerBug
-from .graph import Dense, Function, Module, Op, Origin, Region, Value
 from .sizes import Symbol
 from .symbols import SymbolicDim
 from .types import FutureType, TensorType, TokenType, TupleType, Type
+
+if TYPE_CHECKING:
+    from .graph import Function, Module, Op, Origin, Region, Value
 
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from .errors import UserError
-from .graph import Function, Module, Op, Region
-from .interpret import Environment, Interpreter
+from .graph import Op, Region
 from .offsets import EVERYTHING, Offsets
-from .ops.tile import MEMORY_OPS, TILE_OPS, window_parts
 
+MEMORY_OPS = frozenset({"tile_load", "tile_gather", "tile_store", "tile_scatter"})
+TILE_OPS = MEMORY_OPS | {"tile_bound", "tile_id", "tile_for"}
 Array = np.ndarray[Any, Any]
+# run(region, arrays, watch): the region's results; `watch` is asked before each operation, see
+# `interpret.Interpreter`.
+RunWatched = Callable[..., list[Any]]
 _NOBODY = -1
 
 
@@ -42,31 +45,44 @@ class Counts:
     faults: list[str] = field(default_factory=list)
 
 
-def run_kernel(op: Op, arrays: Sequence[Any]) -> list[Array]:
+def window_parts(
+    dims: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """The part of memory that a window covers, and where in the tile that part stands."""
+    memory, tile = [], []
+    for dim, offset, size in zip(dims, map(int, offsets), sizes, strict=True):
+        first = min(max(offset, 0), dim)
+        last = max(first, min(offset + size, dim))
+        memory.append(slice(first, last))
+        tile.append(slice(first - offset, last - offset) if last > first else slice(0, 0))
+    return tuple(memory), tuple(tile)
+
+
+def run_kernel(op: Op, arrays: Sequence[Any], run: RunWatched) -> list[Array]:
     """The results of a kernel_call on numpy arrays; UserError where its tiles race."""
-    results, counts = simulate(op, arrays)
+    results, counts = run_tiles(op, arrays, run)
     if counts.faults:
         raise UserError(f"kernel '{op.kernel}': " + "; ".join(counts.faults[:4]))
     return results
 
 
-def simulate(
-    op: Op, arrays: Sequence[Any], *, order: Sequence[int] | None = None
+def run_tiles(
+    op: Op, arrays: Sequence[Any], run: RunWatched, *, order: Sequence[int] | None = None
 ) -> tuple[list[Array], Counts]:
     """Results and counts of a kernel_call. `order` permutes the tiles (flat numbers)."""
-    runner = _TileInterpreter(op, arrays)
+    memory = _Memory(op, arrays)
     tiles = list(itertools.product(*map(range, op.grid)))
     for number in range(len(tiles)) if order is None else order:
-        runner.run_tile(number, tiles[number])
-    return runner.finish()
+        memory.begin(number, tiles[number])
+        run(op.regions[0], memory.arrays, memory.watch)
+    return memory.finish()
 
 
-class _TileInterpreter(Interpreter):
+class _Memory:
     """Memory is shared by all tiles; `owners` holds for each element of a result who stored it."""
 
     def __init__(self, op: Op, arrays: Sequence[Any]) -> None:
-        super().__init__(Module({"main": Function("main", op.regions[0])}))
-        self.op, self.body, self.counts = op, op.regions[0], Counts()
+        self.op, self.counts = op, Counts()
         self.tile: tuple[int, ...] = ()
         self.number = 0
         inputs = [np.asarray(array) for array in arrays]
@@ -75,18 +91,18 @@ class _TileInterpreter(Interpreter):
             inputs[start].copy() if start >= 0 else np.zeros(result.dims, result.tensor.dtype)
             for start, result in zip(starts, op.results, strict=True)
         ]
-        self.memory = [*inputs, *self.results]
-        self.index = {value: i for i, value in enumerate(self.body.arguments)}
+        self.arrays = [*inputs, *self.results]
+        self.index = {value: i for i, value in enumerate(op.regions[0].arguments)}
         self.started = [start >= 0 for start in starts]
         self.owners = [np.full(result.shape, _NOBODY, np.int64) for result in self.results]
         self.shared = [np.zeros(result.shape, np.bool_) for result in self.results]
-        self.touched = [np.zeros(array.shape, np.bool_) for array in self.memory]
+        self.touched = [np.zeros(array.shape, np.bool_) for array in self.arrays]
         self.faults: dict[str, None] = {}
 
-    def run_tile(self, number: int, tile: tuple[int, ...]) -> None:
+    def begin(self, number: int, tile: tuple[int, ...]) -> None:
+        """What is watched from now on is done by that tile."""
         self.number, self.tile = number, tile
         self.counts.tiles += 1
-        self.run(self.body, self.memory)
 
     def finish(self) -> tuple[list[Array], Counts]:
         for number, (owners, started) in enumerate(zip(self.owners, self.started, strict=True)):
@@ -95,12 +111,13 @@ class _TileInterpreter(Interpreter):
                 self.faults[f"{missing} elements of result {number} are stored by no tile"] = None
         self.counts.compulsory_bytes = sum(
             int(touched.sum()) * array.dtype.itemsize
-            for touched, array in zip(self.touched, self.memory, strict=True)
+            for touched, array in zip(self.touched, self.arrays, strict=True)
         )
         self.counts.faults = list(self.faults)
         return self.results, self.counts
 
-    def evaluate(self, op: Op, arrays: Sequence[Any], values: Environment) -> Sequence[Any]:
+    def watch(self, op: Op, arrays: Sequence[Any]) -> Sequence[Any] | None:
+        """Counts and checks what an operation does; gives the results of `tile_id`."""
         if op.name == "tile_id":
             if op.axis >= len(self.tile):
                 raise UserError(
@@ -114,7 +131,7 @@ class _TileInterpreter(Interpreter):
             self.counts.tile_bytes += sum(
                 value.tensor.bytes for value in (*op.operands, *op.results) if value.rank
             )
-        return super().evaluate(op, arrays, values)
+        return None
 
     def access(self, op: Op, arrays: Sequence[Any]) -> None:
         """Count the access and check who else touched these elements."""
@@ -123,7 +140,7 @@ class _TileInterpreter(Interpreter):
         elements, outside = _elements(op, arrays)
         self.counts.outside += outside
         self.touched[place][elements] = True
-        size = self.touched[place][elements].size * self.memory[place].dtype.itemsize
+        size = self.touched[place][elements].size * self.arrays[place].dtype.itemsize
         if stores:
             self.counts.stored_bytes += size
             self.check_store(op, place - len(self.op.operands), elements)

@@ -14,11 +14,11 @@ from .conflicts import conflict, sharding_of
 from .errors import UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.clauses import same_dim
-from .ops.tile import TILE_OPS
 from .room import OpDefinition
 from .specialize import names_of, symbols_of_type, with_sizes
 from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .text import print_op
+from .tiling import TILE_OPS
 from .types import Element, QuantizedType, TensorType, Type
 
 

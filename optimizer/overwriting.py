@@ -10,7 +10,7 @@ from typing import Any
 from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
-from ..hlo.ops.tile import MEMORY_OPS
+from ..hlo.tiling import MEMORY_OPS
 from .fusable import CONTRACTIONS, trailing_reduction
 from .regions import CONTROL_BODIES, alias_roots, aliases, shared_parts
 from .windows import opened, updated

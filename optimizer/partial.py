@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from ..hlo.build import make_op
 from ..hlo.graph import Op, Region, Value, arguments
-from ..hlo.ops.tile import MEMORY_OPS
+from ..hlo.tiling import MEMORY_OPS
 from .regions import extract, in_order_of_demand, rename
 
 _STORES = ("tile_store", "tile_scatter")

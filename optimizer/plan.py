@@ -17,10 +17,10 @@ from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.messages import most_staged
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
-from ..hlo.ops.tile import TILE_OPS
 from ..hlo.sizes import SizeConstraint
 from ..hlo.symbols import Dim, SymbolicDim
 from ..hlo.text import canonical_op
+from ..hlo.tiling import TILE_OPS
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays

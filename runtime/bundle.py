@@ -1,6 +1,6 @@
 """A bundle's parts and the file that holds them: what specs/bundle.md describes.
 
-`write` makes a file of `Parts`; `Bundle` gives the same parts back from a file or from bytes. A
+`Bundle` gives the parts of a file or of bytes; bundle_writer.py makes a file of the same parts. A
 member's digest is compared when the member is first used; weights are hashed by a thread of their
 own while the rest of the program is being loaded, and must be found whole before a result is given.
 """
@@ -16,20 +16,18 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from .. import __version__
 from ..hlo.errors import UserError
+from ..hlo.files import kind_of_bytes, kind_of_file
 from ..hlo.signature import Signature
-from . import trust
-from .archive import PAGE_ALIGNMENT, Archive, ArchiveWriter, unique_keys
+from . import tensors, trust
+from .archive import Archive, unique_keys
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    # numpy is imported by `tensors`, which is imported where arrays are first touched: until then
-    # a thread can already hash a bundle's weights.
-    Arrays = Mapping[str, np.ndarray[Any, Any]]
+Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 FORMAT = "girih-bundle"
 VERSION = (1, 0)
@@ -50,11 +48,11 @@ FEATURES = {
     "tuning": "0.1",
 }
 
-_MANIFEST, _SEAL, _PROGRAM = "manifest.json", "seal.json", "program.pb"
+MANIFEST, SEAL, PROGRAM = "manifest.json", "seal.json", "program.pb"
 MAIN = "main"  # the entry point of a program that has one
-_SIGNATURES, _PROVENANCE = "signatures.json", "provenance.json"
-_TUNING = "tuning.json"
-_WEIGHTS, _CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
+SIGNATURES, PROVENANCE = "signatures.json", "provenance.json"
+TUNING = "tuning.json"
+WEIGHTS, CHECKS = "weights/weights.safetensors", "checks/golden.safetensors"
 VERIFY_MODES = ("all", "used", "lazy")
 ENTRY_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
@@ -128,173 +126,6 @@ class MemoryParts:
         return next(iter(self.programs.values()))
 
 
-def write(path: str | os.PathLike[str], parts: MemoryParts | Bundle, seal: bool = True) -> None:
-    """Write the bundle; it appears whole or not at all. Equal parts give equal bytes.
-
-    `seal`: mark it as compiled on this machine, so that it runs here without being asked.
-    """
-    features = {"program.hlo", "signatures.trees"}
-    if any(signature.buffers for signature in parts.signatures.values()):
-        features.add("signatures.state")
-    if any(
-        set(signature.buffers) - set(signature.state) for signature in parts.signatures.values()
-    ):
-        features.add("signatures.state.read")
-    if any(signature.measured for signature in parts.signatures.values()):
-        features.add("signatures.measured")
-    manifest: dict[str, Any] = {"format": FORMAT, "version": "{}.{}".format(*VERSION)}
-    several = list(parts.signatures) != [MAIN]
-    with ArchiveWriter(path) as archive:
-        described = []
-        for name, program in parts.programs.items():
-            member = f"programs/{name}.pb" if described else _PROGRAM
-            archive.add(member, program)
-            described.append({"name": name, "program": member})
-        if several:
-            features.add("program.entries")
-            manifest["entries"] = described
-        entries = {name: signature.to_json() for name, signature in parts.signatures.items()}
-        archive.add(_SIGNATURES, _json({"entries": entries}))
-        if parts.weights:
-            manifest["weights"] = _write_weights(
-                archive, _WEIGHTS, parts.weights, features, several
-            )
-        manifest["variants"] = [
-            _write_variant(archive, target, parts.variants[target], features, several)
-            for target in sorted(parts.variants)
-        ]
-        if parts.checks:
-            features.add("checks.golden")
-            manifest["checks"] = _CHECKS
-            size, buffers = _encode_checks(parts.checks)
-            archive.add_stream(_CHECKS, size, buffers, PAGE_ALIGNMENT)
-        if parts.tuning is not None:
-            features.add("tuning")
-            archive.add(_TUNING, _json(parts.tuning))
-        producer = {"producer": f"girih {__version__}"}
-        archive.add(_PROVENANCE, _json({**producer, **parts.provenance}))
-        for name in sorted(parts.debug):
-            archive.add(f"debug/{name}", parts.debug[name])
-        manifest["features"] = [
-            {"name": name, "minimumRuntime": FEATURES[name]} for name in sorted(features)
-        ]
-        manifest["members"] = [
-            {"name": name, "bytes": size, "sha256": digest}
-            for name, (size, digest) in archive.digests.items()
-        ]
-        text = _json(manifest)
-        archive.add(_MANIFEST, text)
-        mark = trust.seal(text) if seal else None
-        if mark is not None:
-            archive.add(_SEAL, _json(mark))
-
-
-def stored_once(
-    weights: Arrays, by_content: bool
-) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, str]]:
-    """The arrays that are stored, and of all other names the one that each is stored under: arrays
-    in the same memory are one, and, `by_content`, arrays of equal bytes."""
-    stored: dict[str, np.ndarray[Any, Any]] = {}
-    aliases: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    alike: dict[Any, list[str]] = {}
-    for name in sorted(weights):
-        array = weights[name]
-        place = (array.__array_interface__["data"][0], array.shape, array.strides, array.dtype)
-        original = first.setdefault(place, name) if array.size else name
-        if original == name and by_content and array.size:
-            from .parts import same_bytes, sample
-
-            others = alike.setdefault(sample(array), [])
-            original = next((n for n in others if same_bytes(stored[n], array)), name)
-            if original == name:
-                others.append(name)
-            first[place] = original
-        if original == name:
-            stored[name] = array
-        else:
-            aliases[name] = original
-    return stored, aliases
-
-
-def _write_weights(
-    archive: ArchiveWriter, member: str, weights: Arrays, features: set[str], by_content: bool
-) -> dict[str, Any]:
-    """Write a weights member, each tensor once; its description in the manifest."""
-    from . import tensors
-
-    stored, aliases = stored_once(weights, by_content)
-    features.add("weights.safetensors")
-    described: dict[str, Any] = {"member": member}
-    if aliases:
-        features.add("weights.aliases")
-        described["aliases"] = aliases
-    size, buffers = tensors.encode(stored)
-    archive.add_stream(member, size, buffers, PAGE_ALIGNMENT)
-    return described
-
-
-def _folder(target: str, archive: ArchiveWriter) -> str:
-    """A folder that no other variant has, named after its target."""
-    plain = re.sub(r"[^A-Za-z0-9_.]", "-", target)
-    folder, number = f"variants/{plain}", 2
-    while f"{folder}/plan.pb" in archive.digests:
-        folder, number = f"variants/{plain}-{number}", number + 1
-    return folder
-
-
-def _write_variant(
-    archive: ArchiveWriter, target: str, variant: Variant, features: set[str], by_content: bool
-) -> dict[str, Any]:
-    folder = _folder(target, archive)
-    archive.add(f"{folder}/plan.pb", variant.plan)
-    described: dict[str, Any] = {"target": target, "plan": f"{folder}/plan.pb"}
-    if variant.further:
-        plans = [{"entry": n, "plan": f"{folder}/plans/{n}.pb"} for n in variant.further]
-        for one in plans:
-            archive.add(one["plan"], variant.further[one["entry"]])
-        described["further"] = plans
-    if len(variant.image):
-        image = f"{folder}/{'kernels.ptx' if target.startswith('nvidia:') else 'image.bin'}"
-        archive.add(image, variant.image, PAGE_ALIGNMENT)
-        described["image"] = image
-    if variant.weights:
-        features.add("variants.weights")
-        member = f"{folder}/weights.safetensors"
-        described["weights"] = _write_weights(
-            archive, member, variant.weights, features, by_content
-        )
-    if variant.layout is not None:
-        features.add("variants.layout")
-        described["layout"] = dict(variant.layout)
-    described["native"] = variant.native
-    described["triple"] = variant.triple
-    described["features"] = list(variant.features)
-    if variant.cubins:
-        described["cubins"] = [
-            {"architecture": name, "member": f"{folder}/{name}.cubin"}
-            for name in sorted(variant.cubins)
-        ]
-        for one in described["cubins"]:
-            code = variant.cubins[one["architecture"]]
-            archive.add(one["member"], code, PAGE_ALIGNMENT)
-    return described
-
-
-def _encode_checks(checks: Sequence[Check]) -> tuple[int, Iterator[Any]]:
-    from . import tensors
-
-    arrays = {}
-    for number, check in enumerate(checks):
-        for kind, values in (("input", check.inputs), ("output", check.outputs)):
-            arrays |= {f"{number}.{kind}.{i}": value for i, value in enumerate(values)}
-    counts = [
-        [len(c.inputs), len(c.outputs), repr(c.tolerance), *([c.entry] if c.entry != MAIN else [])]
-        for c in checks
-    ]
-    return tensors.encode(arrays, {"cases": json.dumps(counts)})
-
-
 class Bundle:
     """The parts of a bundle file, each read when it is first asked for.
 
@@ -314,10 +145,10 @@ class Bundle:
         self._archive = _opened(source)
         self._checked: set[str] = set()
         self.label = self._archive.label
-        self._archive.check_crc(_MANIFEST)
-        self.manifest = self._read_json(_MANIFEST, bytes(self._archive.data(_MANIFEST)))
+        self._archive.check_crc(MANIFEST)
+        self.manifest = self._read_json(MANIFEST, bytes(self._archive.data(MANIFEST)))
         self._check_version()
-        with self._malformed(_MANIFEST):
+        with self._malformed(MANIFEST):
             self._members = self._check_members()
             self._described = {str(v["target"]): v for v in self.manifest.get("variants", [])}
             self._programs = self._check_entries()
@@ -335,16 +166,16 @@ class Bundle:
     @property
     def digest(self) -> str:
         """What names this bundle: the sha256 of its manifest, which holds all others."""
-        return hashlib.sha256(self._archive.data(_MANIFEST)).hexdigest()
+        return hashlib.sha256(self._archive.data(MANIFEST)).hexdigest()
 
     @functools.cached_property
     def is_trusted(self) -> bool:
         """Whether this user's key sealed the bundle."""
-        if _SEAL not in self._archive.entries:
+        if SEAL not in self._archive.entries:
             return False
-        self._archive.check_crc(_SEAL)
-        mark = self._read_json(_SEAL, bytes(self._archive.data(_SEAL)))
-        ours = trust.is_ours(bytes(self._archive.data(_MANIFEST)), mark)
+        self._archive.check_crc(SEAL)
+        mark = self._read_json(SEAL, bytes(self._archive.data(SEAL)))
+        ours = trust.is_ours(bytes(self._archive.data(MANIFEST)), mark)
         if ours is False:
             raise self._archive.damaged("its seal does not fit its content")
         return bool(ours)
@@ -357,13 +188,13 @@ class Bundle:
     @property
     def program(self) -> bytes:
         """The first entry point's program."""
-        return bytes(self.member(_PROGRAM))
+        return bytes(self.member(PROGRAM))
 
     @functools.cached_property
     def signatures(self) -> Mapping[str, Signature]:
         """Entry point -> signature, the first one first."""
-        data = self._read_json(_SIGNATURES, bytes(self.member(_SIGNATURES)))
-        with self._malformed(_SIGNATURES):
+        data = self._read_json(SIGNATURES, bytes(self.member(SIGNATURES)))
+        with self._malformed(SIGNATURES):
             found = {str(k): Signature.from_json(v) for k, v in data["entries"].items()}
         if missing := [name for name in self._programs if name not in found]:
             raise self._archive.damaged(f"its signatures have no entry point '{missing[0]}'")
@@ -376,7 +207,7 @@ class Bundle:
     @functools.cached_property
     def weights(self) -> Arrays:
         """The weights by the program's names, as views of the file."""
-        with self._malformed(_MANIFEST):
+        with self._malformed(MANIFEST):
             return self._read_weights(self.manifest.get("weights"))
 
     @functools.cached_property
@@ -389,9 +220,7 @@ class Bundle:
         """Golden inputs and outputs."""
         if not self.manifest.get("checks"):
             return ()
-        from . import tensors
-
-        with self._malformed(_CHECKS):
+        with self._malformed(CHECKS):
             arrays, notes = tensors.decode(self.member(str(self.manifest["checks"])))
             return tuple(
                 Check(
@@ -408,14 +237,14 @@ class Bundle:
     @functools.cached_property
     def provenance(self) -> Mapping[str, Any]:
         """Who made the bundle, of what, with which options."""
-        return self._read_json(_PROVENANCE, bytes(self.member(_PROVENANCE)))
+        return self._read_json(PROVENANCE, bytes(self.member(PROVENANCE)))
 
     @functools.cached_property
     def tuning(self) -> Mapping[str, Any] | None:
         """Which variants of kernels were chosen by measuring; None where none were."""
-        if _TUNING not in self._members:
+        if TUNING not in self._members:
             return None
-        return self._read_json(_TUNING, bytes(self.member(_TUNING)))
+        return self._read_json(TUNING, bytes(self.member(TUNING)))
 
     @functools.cached_property
     def debug(self) -> Mapping[str, bytes]:
@@ -453,7 +282,7 @@ class Bundle:
             self.is_trusted  # noqa: B018  # reads the seal, which no digest covers
             names = list(self._members)
         elif self._verify == "used":
-            with self._malformed(_MANIFEST):
+            with self._malformed(MANIFEST):
                 both = [self.manifest.get("weights"), described.get("weights")]
                 names = [str(weights["member"]) for weights in both if weights]
         pass_by = "layout" in described  # most of the weights are other processes'
@@ -477,7 +306,7 @@ class Bundle:
 
     def _read_variant(self, target: str) -> Variant:
         described = self._described[target]
-        with self._malformed(_MANIFEST):
+        with self._malformed(MANIFEST):
             image = described.get("image")
             return Variant(
                 plan=bytes(self.member(str(described["plan"]))),
@@ -509,8 +338,6 @@ class Bundle:
         name = str(described["member"])
         if name not in self._members:
             raise self._archive.damaged(f"the member {name} is missing")
-        from . import tensors
-
         arrays, _ = tensors.decode(self._archive.data(name))
         for alias, original in described.get("aliases", {}).items():
             if alias in arrays or original not in arrays:
@@ -530,7 +357,7 @@ class Bundle:
                 f"{self.label}: this bundle has format {version}, girih {__version__} reads up to "
                 f"{VERSION[0]}.x; install a newer girih"
             )
-        with self._malformed(_MANIFEST):
+        with self._malformed(MANIFEST):
             unknown = [f for f in self.manifest.get("features", []) if f["name"] not in FEATURES]
             if unknown:
                 needs = ", ".join(f"{f['name']} (girih {f['minimumRuntime']})" for f in unknown)
@@ -541,12 +368,12 @@ class Bundle:
 
     def _check_entries(self) -> dict[str, str]:
         """The entry points, with the members that their programs are."""
-        listed = self.manifest.get("entries", [{"name": MAIN, "program": _PROGRAM}])
+        listed = self.manifest.get("entries", [{"name": MAIN, "program": PROGRAM}])
         found = {str(entry["name"]): str(entry["program"]) for entry in listed}
         members = list(found.values())
         if not all(map(ENTRY_NAME.fullmatch, found)) or len(found) < len(listed):
             raise ValueError("an entry point has no name of its own")
-        if members[:1] != [_PROGRAM] or len(set(members)) < len(members):
+        if members[:1] != [PROGRAM] or len(set(members)) < len(members):
             raise ValueError("an entry point has no program of its own")
         return found
 
@@ -556,13 +383,13 @@ class Bundle:
             str(m["name"]): (int(m["bytes"]), str(m["sha256"])) for m in self.manifest["members"]
         }
         entries = self._archive.entries
-        present = [name for name in entries if name not in (_MANIFEST, _SEAL)]
+        present = [name for name in entries if name not in (MANIFEST, SEAL)]
         if list(listed) != present or len(listed) != len(self.manifest["members"]):
             raise self._archive.damaged("the manifest lists other members than the file holds")
         for name, (size, _) in listed.items():
             if entries[name].bytes != size:
                 raise self._archive.damaged(f"the manifest claims {size} bytes for member {name}")
-        for name in (_PROGRAM, _SIGNATURES, _PROVENANCE):
+        for name in (PROGRAM, SIGNATURES, PROVENANCE):
             if name not in listed:
                 raise self._archive.damaged(f"the member {name} is missing")
         return listed
@@ -582,12 +409,10 @@ def _opened(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> 
     """The archive; the UserError for what is no bundle says what it is."""
     try:
         archive = Archive(source)
-        if _MANIFEST not in archive.entries:
+        if MANIFEST not in archive.entries:
             raise UserError(f"{archive.label}: this is a zip file, but not a girih bundle")
         return archive
     except UserError as error:
-        from ..hlo.files import kind_of_bytes, kind_of_file
-
         if isinstance(source, (bytes, bytearray, memoryview)):
             label, kind = "the bytes", kind_of_bytes(source)
         elif isinstance(source, (str, os.PathLike)):
@@ -658,7 +483,3 @@ class _Malformed:
 
 
 Parts = MemoryParts | Bundle  # in memory or in a file, with the same attributes
-
-
-def _json(data: Any) -> bytes:
-    return (json.dumps(data, sort_keys=True, indent=1, ensure_ascii=True) + "\n").encode()

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .tensors import numpy_type
+
 # kDLCPU, kDLCUDA, kDLCUDAHost (pinned memory), kDLCUDAManaged (which GPUs read as well)
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _NAME = b"dltensor"
@@ -72,8 +74,6 @@ def read_tensor(capsule: Any) -> Tensor:
     The capsule is not consumed: its destructor frees the memory once `owner`, which is the capsule
     itself, is gone.
     """
-    from .tensors import numpy_type
-
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _Tensor.from_address(get_pointer(capsule, _NAME))

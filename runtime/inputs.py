@@ -16,6 +16,7 @@ import numpy as np
 from ..hlo.errors import UserError
 from ..hlo.signature import Argument, Result, describe
 from ..hlo.types import element_type
+from .devices.arrays import is_on_gpu
 from .dlpack import CPU, CUDA_HOST, host_array
 
 Array = np.ndarray[Any, Any]
@@ -77,8 +78,6 @@ class Leaf:
 
         `giving`: the plan may overwrite it, if it does so at all.
         """
-        from .devices.arrays import is_on_gpu
-
         if not is_on_gpu(value):
             return None
         try:

@@ -6,17 +6,18 @@ import functools
 import os
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..hlo.errors import UserError
 from ..hlo.extras import is_installed
 from . import devices
 from .bundle import Bundle
-
-if TYPE_CHECKING:
-    from .devices.choice import Choice
-    from .devices.driver import Driver
-    from .program import Program
+from .devices.choice import Choice, choose, simulated
+from .devices.driver import Driver
+from .distributed.launch import fitting, local_rank
+from .parts import copied_parts, decode_modules
+from .plans import check_version, parse_plan
+from .program import Program
 
 _STRANGE = "its machine code was not compiled by this user"
 _ALLOW = "pass allow_native=True (--allow-native) if you trust where it comes from"
@@ -60,9 +61,6 @@ def load(
     if problem:
         return anew(problem, _ADD)
     pending = bundle.start_verifying(chosen)
-    from .plans import check_version, parse_plan
-    from .program import Program  # imports numpy, while the weights are being hashed
-
     variant = bundle.variants[chosen]
     plans = [parse_plan(variant, bundle.label, entry) for entry in bundle.signatures]
     plan = plans[0]
@@ -79,7 +77,7 @@ def load(
         problem, _, remedy = str(error).partition("; ")
         return anew(problem, remedy)
     if plan.processes:  # refused, and watched over, before weights are read
-        from .distributed.world import joined_world
+        from .distributed.started import joined_world
 
         joined_world(plan.processes, comm_timeout)
     try:
@@ -106,9 +104,6 @@ def choose_variant(
     mesh: Mapping[str, int] | None = None,
 ) -> Choice:
     """The variant that runs, its GPU if it needs one, and why."""
-    from .devices.choice import Choice, choose, simulated
-    from .distributed.launch import fitting
-
     variants, label = bundle.variants, bundle.label
     names = fitting(variants, target, mesh, label)
     fits = "there is no other"
@@ -128,11 +123,10 @@ def choose_variant(
     if device is not None and target is None:
         target = "nvidia"  # a GPU is asked for: the CPU is no answer
     if simulate:
-        from ..compiler import simulated_gpu
+        from ..simulated import simulated_gpu
 
         return simulated(variants, target, label, simulated_gpu)
     from .devices.cuda import find_gpus, own_gpu
-    from .distributed.launch import local_rank
 
     if device is None and any("@" in name for name in names):
         return choose(variants, target, label, lambda: [own_gpu(local_rank())])
@@ -157,8 +151,6 @@ def _compile_anew(
         remedies.append("have the program compiled anew: pip install 'girih[cpu]'")
         raise UserError(f"{bundle.label}: {problem}; {', or '.join(remedies)}")
     from ..compiler import add_variant
-    from .parts import copied_parts, decode_modules
-    from .program import Program
 
     if pending := bundle.start_verifying(target):
         pending.wait()

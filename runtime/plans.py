@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from google.protobuf.message import DecodeError
 
 from ..hlo.errors import UserError
+from ..specs.generated import plan_pb2
 from .bundle import MAIN, Variant
-
-if TYPE_CHECKING:
-    from ..specs.generated import plan_pb2
 
 NEWEST = (1, 6)  # format of plans that this runtime executes, and all before it
 
 
 def parse_plan(variant: Variant, label: str = "the program", entry: str = MAIN) -> plan_pb2.Plan:
     """The variant's plan of an entry point; UserError if its bytes are not one."""
-    from google.protobuf.message import DecodeError
-
-    from ..specs.generated import plan_pb2
-
     try:
         plan = plan_pb2.Plan.FromString(variant.plan_of(entry))
         plan_version(plan)

@@ -19,7 +19,8 @@ from ..hlo.signature import Argument, Signature, StructureError
 from ..hlo.sizes import Symbol
 from . import devices
 from .aliases import Aliases, find_aliases, like
-from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant, write
+from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant
+from .bundle_writer import write
 from .entries import Loaded, default_entry, unknown_entry, unnamed
 from .inputs import Leaf, as_keys, check_donations
 from .parts import (
@@ -36,6 +37,7 @@ from .plans import parse_plan
 from .prepared import PreparedCall, check_outputs
 from .profile import Profile
 from .session import Session, named_state
+from .sized import AtSizes
 from .sizes import OpenSizes, Sized, is_open
 from .structure import Differs, flattener, unflattener
 
@@ -172,7 +174,7 @@ class Program:
         self._check_plan(local.arguments, results)
         own, shared = cast(Any, variant.weights), cast(Any, parts.weights)  # that nobody writes
         if layout is not None:
-            from .distributed.launch import own_rank
+            from .distributed.started import own_rank
 
             own = layout.weights_of(own_rank(), own, shared)
         weights = self._weights = ChainMap[str, Array](own, shared)
@@ -359,7 +361,7 @@ class Program:
     def _of_shapes(self, known: OpenSizes, shapes: tuple[tuple[int, ...], ...]) -> Program:
         """The program of a call whose arguments have these shapes."""
         values = known.of_call(shapes)
-        return known.program(values, lambda: _sized_program()(self, known, values), shapes)
+        return known.program(values, lambda: SizedProgram(self, known, values), shapes)
 
     def at(self, **sizes: int) -> Program:
         """The program at fixed sizes, by the names of `sizes`: what calls of them run, with its
@@ -373,7 +375,7 @@ class Program:
             raise UserError(f"at: give all of the sizes {', '.join(known.symbols)}")
         values = tuple(sizes[name] for name in known.symbols)
         known.check(values)
-        return known.program(values, lambda: _sized_program()(self, known, values))
+        return known.program(values, lambda: SizedProgram(self, known, values))
 
     @property
     def plans(self) -> tuple[plan_pb2.Plan, ...]:
@@ -693,7 +695,7 @@ class Program:
     @property
     def rank(self) -> int:
         """The number of this process among those that a launcher has started together."""
-        from .distributed.launch import own_rank
+        from .distributed.started import own_rank
 
         return own_rank()
 
@@ -1046,12 +1048,8 @@ def _layout_of(variant: Variant) -> Layout | None:
     return layout_of(variant)
 
 
-@functools.cache
-def _sized_program() -> Callable[[Program, OpenSizes, tuple[int, ...]], Program]:
-    """What makes programs at fixed sizes, whose file imports this one."""
-    from .sized import SizedProgram
-
-    return SizedProgram
+class SizedProgram(AtSizes, Program):
+    """The program at the sizes of one call (sized.py)."""
 
 
 def _shape(value: Any) -> tuple[int, ...]:

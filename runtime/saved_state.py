@@ -18,7 +18,8 @@ import numpy as np
 
 from ..hlo.errors import UserError
 from . import tensors
-from .bundle import MAIN, Bundle, Parts, stored_once
+from .bundle import MAIN, Bundle, Parts
+from .bundle_writer import stored_once
 from .inputs import Leaf
 
 Array = np.ndarray[Any, Any]

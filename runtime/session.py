@@ -19,6 +19,7 @@ from ..hlo.errors import UserError
 from ..hlo.signature import describe
 from .entries import nearest, unnamed
 from .parts import ALIGNMENT, aligned
+from .saved_state import read_state, write_state
 
 if TYPE_CHECKING:
     from .program import Program
@@ -115,15 +116,11 @@ class Session:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a file, which appears whole or not at all; `load` of a session of the
         same bundle reads it, on other machines and targets too. One of safetensors, no pickle."""
-        from .saved_state import write_state
-
         write_state(path, self.state, self._program.parts)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on with the state in a file that `save` has written. UserError, and nothing changed,
         if that is of another bundle, of another byte order, cut off or altered."""
-        from .saved_state import read_state
-
         declared = self._program.state_leaves
         values = read_state(path, declared, self._program.parts)
         self._take({name: _copy(value) for name, value in values.items()})

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..hlo.signature import Signature
 from ..specs.generated import plan_pb2
 from . import devices
 from .inputs import Leaf
-from .program import Program
 from .sizes import OpenSizes
+
+if TYPE_CHECKING:
+    from .program import Program
 
 # What a program at one call's sizes has of its own, or makes when it is asked for.
 _OWN = ("_plan", "_signature", "_leaves", "_results", "_device", "memory", "_formulas")
@@ -33,8 +35,9 @@ def _shared(whole: Program) -> dict[str, Any]:
     return known
 
 
-class SizedProgram(Program):
-    """`whole.at(...)`; `values` are of all symbols, in their order, and are admitted."""
+class AtSizes:
+    """What makes a program `whole.at(...)`; `values` are of all symbols, in their order, and are
+    admitted."""
 
     def __init__(self, whole: Program, sizes: OpenSizes, values: tuple[int, ...]) -> None:
         self.__dict__ = _shared(whole).copy()

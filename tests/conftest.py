@@ -104,7 +104,7 @@ def no_kept_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     """Every compilation of a test compiles, also where a test has changed a pass or a kernel; the
     mark `program_cache` keeps programs as users' compilations do."""
     if request.node.get_closest_marker("program_cache") is None:
-        monkeypatch.setattr("girih.programs.open_programs", lambda choice: None)
+        monkeypatch.setattr("girih.compilation.open_programs", lambda choice: None)
 
 
 @pytest.fixture

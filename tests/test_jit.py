@@ -262,7 +262,7 @@ def test_arrays_on_a_gpu_stay_there(monkeypatch):
         programs.append(OnDevice(real(module, options=options)))
         return programs[-1]
 
-    monkeypatch.setattr(girih.compiler, "compile", compile)
+    monkeypatch.setattr("girih.jitted.compile_module", compile)
     x = jnp.arange(4.0)
     monkeypatch.setattr(type(x), "devices", lambda self: {Device("9.0")})
     found = girih.jit(lambda x, y: {"z": 2 * x + y})(x, np.float32(1))

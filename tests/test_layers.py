@@ -19,8 +19,8 @@ MAY_IMPORT = {
     # workers: when a second worker pays, which the plan and the runtime judge by
     "optimizer": {"hlo", "specs", "options", "workers"},
     "backends": {"hlo", "specs", "optimizer", "options", "workers"},
-    # compiler: to compile anew, on demand
-    "runtime": {"hlo", "specs", "compiler", "__version__", "workers"},
+    # on demand: to compile anew, and to simulate a GPU
+    "runtime": {"hlo", "specs", "compiler", "simulated", "__version__", "workers"},
 }
 # What backends take from the optimizer: plans, machines, and what its operations mean.
 MEANINGS = {
@@ -41,8 +41,8 @@ CHOICES = {
 }  # fmt: skip
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {
-    "hlo.errors", "hlo.extras", "hlo.signature", "hlo.size_text", "hlo.sizes", "hlo.symbols",
-    "hlo.types", "workers",
+    "hlo.errors", "hlo.extras", "hlo.files", "hlo.signature", "hlo.size_text", "hlo.sizes",
+    "hlo.symbols", "hlo.types", "workers",
 }  # fmt: skip
 ON_A_MESH = {  # more
     "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},

@@ -15,11 +15,12 @@ from ...hlo.graph import Op
 from ...hlo.sizes import SizeConstraint
 from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
-from .. import Scheduled
+from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..interface import Scheduled
 from ..jobs import pool
+from ..llvm.target import KernelCode
 from . import executor
-from .cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
-from .codegen import KernelCode, Target
+from .codegen import Target
 from .contract.blocking import Blocking
 from .foreign import renamed
 from .image import link

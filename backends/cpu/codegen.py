@@ -15,11 +15,9 @@ from typing import Any
 
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.extras import require
-from ...hlo.graph import Op
 from ...optimizer.machine import Machine
 from .. import llvm
 from ..llvm import unlocked
-from ..llvm.target import KernelCode
 from ..llvm.target import Target as AnyTarget
 
 # The feature levels that code is made for, best first: name, the features required, vector bits.
@@ -97,11 +95,6 @@ class Target(AnyTarget):
 
     def step_lanes(self, bits: int) -> int:
         return max(2, self.vector_bits // bits)
-
-    def kernel(self, op: Op) -> KernelCode:
-        from .kernels import emit
-
-        return emit(op, self)
 
     def compiled(self, ir_text: str) -> bytes:
         """The ELF object of an IR module: what another backend of CPUs does its own way."""

@@ -17,7 +17,8 @@ from pathlib import Path
 from ...hlo.errors import CompilerBug, UnsupportedError, UserError
 from ...hlo.foreign import HostCode, read_codes
 from ...hlo.graph import Op
-from .codegen import KernelCode, Target, compile_object
+from ..llvm.target import KernelCode
+from .codegen import Target, compile_object
 from .image import link
 
 _SECONDS = 120

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region
 from ...optimizer.windows import opened
 from ..llvm import elementwise
+from ..llvm.target import KernelCode
 from ..plain import composite, opaque, product, windows
 from ..plain.single import as_region, check, explained, missing, single
 from . import contract, foreign, lapack, tile
-from .codegen import KernelCode, Target
+from .codegen import Target
 from .contract.blocking import Blocking
 from .loops import loop, reduce, rows
 
 _OPAQUE = {**opaque.EMITTERS, **lapack.EMITTERS}
+_CONTRACTIONS = ("dot_general", "convolution")
+_LOOPS = {"loop": loop, "rows": rows, "reduce": reduce}
 
 
 def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode:
@@ -22,7 +24,7 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     `blocking`: how a product is cut, where that is not left to the cost model."""
     check(op, "cpu")
     if op.name == "kernel_call":
-        return tile.emit(op, target)
+        return tile.emit(op, target, emit)
     if op.name == "foreign_call":
         return foreign.emit(op, target)
     inside = opened(op)
@@ -32,9 +34,8 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     kind = op.attributes.get("kind", "") if op.name == "fusion" else kind_of(op)
     if kind == "contract":
         return _contraction(op, region, target, blocking)
-    rule = _KINDS.get(kind)
-    if rule is not None:
-        return rule(region, target, op.definition.flops(op))
+    if kind in _LOOPS:
+        return _nest(kind, region, target, op.definition.flops(op))
     alone = single(op)
     own = _OPAQUE.get(alone.name)
     if own is not None:
@@ -42,17 +43,39 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
     simpler = explained(alone)
     if simpler is None:
         raise missing(alone, "cpu")
-    return composite.emit(simpler, target, alone.definition.flops(alone))
+    return _composed(simpler, target, alone.definition.flops(alone))
+
+
+def _composed(region: Region, target: Target, flops: float) -> KernelCode:
+    """One operation after another."""
+    return composite.emit(region, target, flops, lambda op: emit(op, target))
+
+
+def _nest(kind: str, region: Region, target: Target, flops: float) -> KernelCode:
+    """Loops over elements; one operation after another where there are none."""
+    emitter = _LOOPS[kind]
+    if emitter.takes(region):
+        return emitter.emit(region, target, flops)
+    return _composed(region, target, flops)
 
 
 def _contraction(op: Op, region: Region, target: Target, blocking: Blocking | None) -> KernelCode:
-    """Blocked products; complex ones are reductions, with what follows them one after another."""
-    dots = [inner for inner in region.ops if inner.name == "dot_general"]
-    if not any(dot.result.element.is_complex for dot in dots):
+    """Blocked products; complex ones are reductions, or four real ones, with what follows them one
+    after another."""
+    flops = op.definition.flops(op)
+    (found,) = (inner for inner in region.ops if inner.name in _CONTRACTIONS)
+    if found.type.element.is_complex:
+        if len(region.ops) > 1:
+            return _composed(region, target, flops)
+        if found.name == "dot_general":
+            return _nest("reduce", product.as_reduction(region), target, flops)
+        return _composed(product.real_products(found), target, flops)
+    try:
         return contract.emit(op, target, blocking)
-    if len(region.ops) > 1:
-        return composite.emit(region, target, op.definition.flops(op))
-    return reduce.emit(product.as_reduction(region), target, op.definition.flops(op))
+    except contract.Uneven as error:
+        if op.name != "fusion":
+            raise CompilerBug(str(error)) from error
+        return _composed(region, target, flops)
 
 
 def is_contraction(op: Op) -> bool:
@@ -62,17 +85,10 @@ def is_contraction(op: Op) -> bool:
 
 def kind_of(op: Op) -> str:
     """The fusion kind that a single operation would be."""
-    if op.name in ("dot_general", "convolution"):
+    if op.name in _CONTRACTIONS:
         return "contract"
     if op.name == "reduce":
         return "reduce"
     if op.name in _OPAQUE:
         return "opaque"
     return "loop" if elementwise.supports(op) else "opaque"
-
-
-_KINDS: dict[str, Callable[[Region, Target, float], KernelCode]] = {
-    "loop": loop.emit,
-    "rows": rows.emit,
-    "reduce": reduce.emit,
-}

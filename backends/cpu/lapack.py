@@ -17,9 +17,10 @@ from ...hlo.graph import Op, Value
 from ...hlo.ops import lapack
 from ...hlo.symbols import SymbolicDim, maximum, minimum
 from .. import llvm
+from ..llvm.target import KernelCode
 from ..plain.frame import tile_range
 from ..plain.opaque.frame import frame_of
-from .codegen import KernelCode, Target
+from .codegen import Target
 
 BLOCK = 64  # columns that LAPACK works on at once, at most
 _REFLECTORS = 65 * 64  # numbers that it keeps of a block's reflectors

@@ -22,10 +22,11 @@ from typing import Any, Literal
 
 from ...hlo.deciding import surely_at_most, surely_below
 from ...hlo.errors import CompilerBug
+from ...hlo.expansion import expansion
 from ...hlo.graph import Op, Region, Value
-from ...hlo.ops.decomposed import Decomposed, expansion
+from ...hlo.ops.decomposed import Decomposed
 from .. import llvm
-from . import arithmetic, elements
+from . import arithmetic, elements, moves
 from .elements import Pair, Register
 from .index import (
     CONSECUTIVE,
@@ -40,7 +41,6 @@ from .index import (
     number,
     of_axis,
 )
-from .moves import RULES
 
 IndexEntry = Affine | llvm.Value | int
 Override = Callable[[Sequence[Affine], int], Register]
@@ -449,6 +449,16 @@ def scalar_region(
     overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
     emitter = ElementEmitter(f, region, (), overrides, lanewise=True)
     return [emitter.at(result, (), width, None) for result in region.results]
+
+
+def _map(
+    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
+) -> Register:
+    operands = [e.at(operand, index, width, mask) for operand in op.operands]
+    return scalar_region(e.function, op.regions[0], operands, width)[0]
+
+
+RULES: dict[str, moves.Rule] = {**moves.RULES, "map": _map}
 
 
 def supports(op: Op) -> bool:

@@ -259,15 +259,6 @@ def _real(register: Register) -> llvm.Value:
     return register
 
 
-def _map(
-    e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
-) -> Register:
-    from .elementwise import scalar_region
-
-    operands = [e.at(operand, index, width, mask) for operand in op.operands]
-    return scalar_region(e.function, op.regions[0], operands, width)[0]
-
-
 def _get_dimension_size(
     e: ElementEmitter, op: Op, index: tuple[Affine, ...], width: int, mask: Mask | None
 ) -> Register:
@@ -291,6 +282,5 @@ RULES: dict[str, Rule] = {
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "bitcast_convert": _bitcast_convert,
-    "map": _map,
     "get_dimension_size": _get_dimension_size,
 }

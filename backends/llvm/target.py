@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from ...hlo.graph import Op
 from .builder import Module
 
 
@@ -52,7 +51,3 @@ class Target(ABC):
     @abstractmethod
     def module(self) -> Module:
         """An empty module of this target."""
-
-    @abstractmethod
-    def kernel(self, op: Op) -> KernelCode:
-        """The kernel of a single operation or fusion; UnsupportedError if there is none."""

@@ -10,13 +10,14 @@ from ...hlo.errors import UserError
 from ...optimizer.plan import KernelFacts, Planner
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import Backend, Scheduled
+from ..interface import Backend, Scheduled
 
 
-def backend(options: Options, tuner: Tuner | None = None) -> Backend:
+def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend of target null."""
     if tuner is not None and tuner.measure:
         raise UserError("target null runs nothing, so there is nothing to measure; leave it out")
-    return Backend("null", build)
+    return Backend(name, build)
 
 
 def build(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:

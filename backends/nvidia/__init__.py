@@ -10,7 +10,15 @@ from ...hlo.extras import require
 from ...hlo.graph import Op
 from ...optimizer.tuning import Tuner
 from ...options import Options
-from .. import SIMULATED, Backend, Scheduled
+from ..cache import open_cache
+from ..interface import SIMULATED, Backend, Scheduled
+from . import build, foreign
+from .assemble import identity_of_ptxas
+from .capabilities import capabilities
+from .machines import label
+from .pipeline.emit import suits
+from .pipeline.functions import FORMULAS
+from .plain import expands
 from .target import DEFAULT, Target, target
 
 
@@ -28,23 +36,13 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     require("llvmlite", "target nvidia: compiling")
     if tuner is not None and tuner.measure:
         raise UserError("target nvidia: kernels are not timed yet; leave measure out")
-    from ..cpu.cache import open_cache
-    from . import foreign
-    from .assemble import identity_of_ptxas
-    from .build import build, cubins
-    from .capabilities import capabilities
-    from .machines import label
-    from .pipeline.emit import suits
-    from .pipeline.functions import FORMULAS
-    from .plain import expands
-
     found, disk = target_of(name, options.machine), open_cache(options.cache)
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        return build(schedules, found, disk)
+        return build.build(schedules, found, disk)
 
     def assemble(image: bytes) -> Mapping[str, bytes]:
-        return cubins(image, found)
+        return build.cubins(image, found)
 
     def suited(op: Op) -> bool:
         return suits(op, found)

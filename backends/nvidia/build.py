@@ -12,10 +12,11 @@ from typing import Any
 
 from ...hlo.deciding import current
 from ...hlo.graph import Op
+from ...hlo.ptx import renamed
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
-from .. import Scheduled
-from ..cpu.cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
+from ..interface import Scheduled
 from ..jobs import pool
 from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas
@@ -176,8 +177,6 @@ def compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
     if not code.launches:  # nothing to compute
         return ""
     if code.language == "ptx":
-        from ...hlo.ptx import renamed
-
         return renamed(code.text, f"{symbol}_")
     names = {name for name in _DEFINED.findall(code.text) if name != SHARED}
     text = _NAMED.sub(

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...hlo.errors import UserError
-from ...hlo.graph import Op
 from ...optimizer.machine import Machine
 from .. import llvm
-from ..llvm.target import KernelCode
 from ..llvm.target import Target as AnyTarget
 from .machines import machine_of
 
@@ -87,12 +85,6 @@ class Target(AnyTarget):
     def module(self) -> llvm.Module:
         """An empty module; functions inline wherever they are called."""
         return llvm.Module("nounwind", fused=True, architecture="nvptx64")
-
-    def kernel(self, op: Op) -> KernelCode:
-        """The plain kernel of a single operation, for one thread per tile."""
-        from .plain.opaque import single
-
-        return single(op, self)
 
 
 def target(name: str, machine: str | None = None) -> Target:

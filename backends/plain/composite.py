@@ -8,6 +8,7 @@ kernels by themselves; the kernel's notes say that the slow way was taken.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ...hlo.deciding import larger
 from ...hlo.graph import Op, Region, Value
@@ -15,11 +16,12 @@ from .. import llvm
 from ..llvm.target import KernelCode, Target
 from .frame import Frame
 
+KernelOf = Callable[[Op], KernelCode]
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 
 
-def emit(region: Region, target: Target, flops: float) -> KernelCode:
-    """A kernel that runs the region's operations in order."""
+def emit(region: Region, target: Target, flops: float, kernel_of: KernelOf) -> KernelCode:
+    """A kernel that runs the region's operations in order; `kernel_of` has that of each."""
     frame = Frame(target, region.argument_types, region.result_types)
     f = frame.function
     places: dict[Value, llvm.Value] = dict(zip(region.arguments, frame.pointers, strict=True))
@@ -34,7 +36,7 @@ def emit(region: Region, target: Target, flops: float) -> KernelCode:
                 target_place = f.pointer(frame.scratch, scratch, "i8")
                 scratch += -(-value.tensor.bytes // 64) * 64 + 64
             places[value] = target_place
-        code = target.kernel(op)
+        code = kernel_of(op)
         most = larger(most, code.scratch_bytes)
         calls.append((op, code))
     most_values = max([len(o.operands) + len(o.results) for o, _ in calls], default=1)

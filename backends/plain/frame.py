@@ -14,7 +14,7 @@ from ...workers import kernel_pays
 from .. import llvm
 from ..llvm import elements
 from ..llvm.elementwise import ElementEmitter, Mask, supports
-from ..llvm.index import CONSECUTIVE, SAME, Affine, Scopes
+from ..llvm.index import CONSECUTIVE, SAME, Affine, Scopes, linear
 from ..llvm.target import KernelCode, Target
 
 SYMBOL = "kernel"
@@ -82,6 +82,19 @@ class Frame:
         self.moved = float(sum(map(read_bytes, region.arguments, [region] * len(self.operands))))
         self.moved += self._bytes(self.results)
         return ElementEmitter(self.function, region, self.pointers, scopes=self.scopes)
+
+    def store_roots(
+        self,
+        emitter: ElementEmitter,
+        region: Region,
+        index: Sequence[Affine],
+        width: int,
+        mask: Mask | None,
+    ) -> None:
+        """Computes the roots at an index and stores them; all loads come before the first store."""
+        registers = [emitter.value(root, index, width, mask) for root in region.results]
+        for root, register, pointer in zip(region.results, registers, self.outputs, strict=True):
+            emitter.store(pointer, register, root.element, linear(index, root.dims), width, mask)
 
     def finish(
         self,

@@ -14,9 +14,8 @@ from ...hlo.graph import Region, Value
 from .. import llvm
 from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
-from ..llvm.elementwise import ElementEmitter, Inside, Mask
+from ..llvm.elementwise import RULES, ElementEmitter, Inside, Mask
 from ..llvm.index import SAME, Affine, Axis, of_axis
-from ..llvm.moves import RULES
 
 
 class Access(NamedTuple):

@@ -1,10 +1,10 @@
-"""dot_general as a reduction of products, for element types that blocked products lack."""
+"""Contractions as simpler operations, for element types that blocked products lack."""
 
 from __future__ import annotations
 
 from ...hlo.build import Builder
-from ...hlo.graph import Region, Value
-from ...hlo.types import TensorType
+from ...hlo.graph import Op, Region, Value
+from ...hlo.types import TensorType, real_type
 
 
 def as_reduction(region: Region) -> Region:
@@ -43,3 +43,19 @@ def as_reduction(region: Region) -> Region:
 
 def _free(value: Value, taken: list[int]) -> list[int]:
     return [d for d in range(value.rank) if d not in taken]
+
+
+def real_products(op: Op) -> Region:
+    """A complex contraction as four real ones, one operation after another."""
+    b = Builder()
+    left, right = b.arguments([value.type for value in op.operands])
+    kind = op.type.with_element(real_type(op.type.element))
+
+    def product(x: Value, y: Value) -> Value:
+        return b.op(op.name, [x, y], op.attributes, types=[kind]).result
+
+    a, c = b("real", left), b("real", right)
+    d, e = b("imag", left), b("imag", right)
+    real = b("subtract", product(a, c), product(d, e))
+    imaginary = b("add", product(a, e), product(d, c))
+    return b.region([b("complex", real, imaginary)])

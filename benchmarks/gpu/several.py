@@ -129,7 +129,8 @@ def machine_file(folder: Path, count: int, engine: str, target: str) -> str:
 
 def measured(folder: Path, names: Sequence[str], sizes: Sequence[int], into: Path) -> int:
     """What this launcher's processes find; the exit code."""
-    from girih.runtime.distributed.launch import launched, own_rank
+    from girih.runtime.distributed.launch import launched
+    from girih.runtime.distributed.started import own_rank
 
     count, rank = launched(), own_rank()
     rows: list[dict[str, Any]] = []
@@ -188,14 +189,14 @@ def compared(folder: Path, name: str, count: int, rank: int) -> dict[str, Any]:
 
 def agreed(good: bool) -> bool:
     """Whether it holds in all processes."""
-    from girih.runtime.distributed.world import the_world
+    from girih.runtime.distributed.started import the_world
 
     return all(map(any, the_world().collect(bytes([good]), "the verdict", 60.0)))
 
 
 def bandwidth(folder: Path, kind: str, size: int, count: int) -> dict[str, Any]:
     """Seconds of a collective in a program, by both engines, and of the bare call."""
-    from girih.runtime.distributed.world import the_world
+    from girih.runtime.distributed.started import the_world
 
     seconds: dict[str, float] = {}
     for engine in ENGINES:

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..shard import NAME, with_dim
+from ..shard_specs import NAME, with_dim
 from ..user_line import hide_our_frames
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Region, Value, arguments
-from ...hlo.ops.tile import MEMORY_OPS
+from ...hlo.tiling import MEMORY_OPS
 from ...hlo.types import TensorType
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...hlo.graph import Function, Op, Region, Value, arguments
-from ...hlo.ops.tile import MEMORY_OPS
+from ...hlo.tiling import MEMORY_OPS
 
 
 def cleaned(region: Region, inputs: int) -> Region:

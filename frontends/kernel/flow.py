@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 _UNROLLED = "unrolled"
 _LOOP = "a loop over range"
 _BRANCH = "an if on a value that the kernel computes"
+
+
+class Missing(NamedTuple):
+    """The value of a name that has none here, and why."""
+
+    reason: str
+
+
+class Break(Exception):
+    """Leaves an unrolled loop."""
+
+
+class Continue(Exception):
+    """Goes on with the next round of an unrolled loop."""
 
 
 def loop(walker: Walker, node: ast.For) -> None:
@@ -79,8 +93,6 @@ def _inside(walker: Walker, node: ast.stmt, barrier: str) -> Iterator[None]:
 
 
 def _unrolled(walker: Walker, node: ast.For, values: Any) -> None:
-    from .trace import Break, Continue
-
     if isinstance(values, Tile) or not hasattr(values, "__iter__"):
         walker.fail(
             node.iter, f"a loop goes over range, tl.static_range or a tuple, not {values!r}"
@@ -99,8 +111,6 @@ def _unrolled(walker: Walker, node: ast.For, values: Any) -> None:
 def _counted(
     walker: Walker, node: ast.For, variable: str, lower: Any, upper: Any, step: int
 ) -> None:
-    from .trace import Missing
-
     trace, missing = walker.trace, Missing("")
     facts = syntax.loop_facts(walker.source.tree, node, tuple(walker.loops))
     carried = [
@@ -149,8 +159,6 @@ def _start(walker: Walker, node: ast.For, name: str) -> Tile:
 
 def _carried(walker: Walker, node: ast.For, name: str, start: Tile, before: Any) -> Value:
     """The value that goes into the next round; it must have the type of the first."""
-    from .trace import Missing
-
     value = walker.locals[name]
     if isinstance(value, Missing):
         walker.fail(node, f"'{name}' {value.reason}")
@@ -169,8 +177,6 @@ def _carried(walker: Walker, node: ast.For, name: str, start: Tile, before: Any)
 
 def _forget(walker: Walker, node: ast.stmt, assigned: list[str]) -> None:
     """Names that the loop sets have no value behind it, but for those that it carries."""
-    from .trace import Missing
-
     reason = f"is set only inside the loop of line {node.lineno}; give it a value before the loop"
     for name in assigned:
         walker.locals[name] = Missing(reason)
@@ -204,8 +210,6 @@ def _merge(
     walker: Walker, node: ast.If, sides: list[tuple[Builder, dict[str, Any]]]
 ) -> tuple[list[str], tuple[Region, ...]]:
     """Names that the sides set to tiles of one type, and the regions that give them."""
-    from .trace import Missing
-
     (_, left), (_, right) = sides
     merged: list[str] = []
     types: list[TensorType] = []

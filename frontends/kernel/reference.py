@@ -17,7 +17,7 @@ def traced(function: Callable[..., Any], inputs: Sequence[Array]) -> Region | No
     try:
         import jax
 
-        from ..jax import import_jax
+        from ..jax.importing import import_jax
 
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype.dtype) for array in inputs]
         module = import_jax(function, *shapes)

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Op, Region
-from ...hlo.ops.tile import TILE_OPS
-from ...hlo.tiling import trips
+from ...hlo.tiling import TILE_OPS, trips
 
 SMALLEST, LARGEST = 8, 1 << 14
 STARTS = (256, 64, 16, 1024)

@@ -18,14 +18,9 @@ from ...hlo.errors import CompilerBug, UserError
 from ...hlo.graph import Origin
 from ...hlo.types import I1
 from . import arithmetic, flow, names, windows
+from .flow import Break, Continue, Missing
 from .syntax import KernelError, Source, source_of
 from .values import LanguageError, Memory, Tile, Trace, is_number
-
-
-class Missing(NamedTuple):
-    """The value of a name that has none here, and why."""
-
-    reason: str
 
 
 class Method(NamedTuple):
@@ -39,14 +34,6 @@ class Return(Exception):
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-class Break(Exception):
-    """Leaves an unrolled loop."""
-
-
-class Continue(Exception):
-    """Goes on with the next round of an unrolled loop."""
 
 
 # What a kernel's values may depend on besides its arguments: (where, name, value).

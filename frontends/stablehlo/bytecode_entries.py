@@ -12,6 +12,7 @@ from . import sdy
 from .cursor import Cursor
 from .normal import ENUMS
 from .scanner import MAX_DEPTH, MAXIMUM_PARTS, MAXIMUM_TYPE_PARTS
+from .text import parse_attribute, parse_type
 from .text_attributes import float_from_bits
 
 
@@ -118,8 +119,6 @@ class EntryReader:
         return tree.Opaque(raw.dialect, f"<bytes {bytes(self.data[raw.start : raw.end]).hex()}>")
 
     def _assembly(self, text: str, is_type: bool) -> Any:
-        from .text import parse_attribute, parse_type
-
         return parse_type(text) if is_type else parse_attribute(text)
 
     # Pieces

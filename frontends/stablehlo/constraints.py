@@ -15,7 +15,7 @@ from ...hlo.ops.annotation import ARGUMENT, CONSTRAINT, DIRECTIONS, OPERATION, R
 from ...hlo.sharding import Mesh, Sharding
 from ...hlo.types import TensorType, Type
 from .. import tree
-from ..shard import NAME, sharding_in
+from ..shard_specs import NAME, sharding_in
 from . import attributes as attribute_tables
 from . import gspmd, sdy
 from .annotations import OLDER, states

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...hlo.errors import Blocker
+from ...hlo.expansion import expansion
 from ...hlo.graph import Function, Module, Op, Region, Value
 from ...hlo.ops.annotation import ANNOTATIONS
-from ...hlo.ops.decomposed import expansion
-from ...hlo.ops.tile import TILE_OPS
 from ...hlo.processes import grid_of
 from ...hlo.room import REQUIRED
+from ...hlo.tiling import TILE_OPS
 from ...hlo.types import Type
 from .. import tree
 from ..kernel import payload

@@ -14,7 +14,7 @@ from ...hlo.contracts import rule_contract
 from ...hlo.factor_text import parse_factors
 from ...hlo.graph import Dense, Op, Value, arguments, constant_of
 from ...hlo.types import TensorType
-from .. import shard, tree
+from .. import shard_specs, tree
 from ..kernel import payload
 from . import attributes as attribute_tables
 from . import constraints, gspmd, kernels, library_calls, parallel, refine
@@ -129,7 +129,7 @@ def _composite(converter: Converter, operation: tree.Operation, built: list[Op])
     name = str(operation.attributes.get("name", ""))
     if name == payload.NAME:
         return kernels.from_composite(converter, operation, built)
-    if name == shard.NAME:
+    if name == shard_specs.NAME:
         return constraints.from_composite(converter, operation, built)
     if name.startswith(("chlo.", "stablehlo.")):
         base = name.removeprefix("stablehlo.")

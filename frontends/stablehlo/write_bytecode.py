@@ -25,6 +25,7 @@ from .encoder import (
     varint,
 )
 from .entry_writer import EntryWriter
+from .normal import integers
 from .versions import Version, bytecode_format, form_at, version_text
 
 _STRINGS, _DIALECTS, _ENTRIES, _OFFSETS, _IR = range(5)
@@ -234,8 +235,6 @@ class _Writer:
     def _dead_padding(self, known: dict[str, Any]) -> Any:
         """What the oldest form of dynamic_conv stores beside its operand."""
         import numpy as np
-
-        from .normal import integers
 
         return integers(np.zeros((len(known["input_spatial_dimensions"]), 2), np.int64))
 

@@ -26,7 +26,7 @@ from .attributes import watched
 from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
-from .lowerings import DENSE
+from .lowerings import DENSE, LOWERINGS
 from .origins import is_models, origin
 from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
 from .sizes import (
@@ -135,8 +135,6 @@ def _decomposed(exported: Any) -> Any:
 def decompositions() -> dict[Any, Any]:
     """PyTorch's own decompositions of operators that have no lowering here."""
     import torch
-
-    from .lowerings import LOWERINGS
 
     table = dict(torch.export.default_decompositions())
     overload: Any

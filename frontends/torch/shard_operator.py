@@ -9,7 +9,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from ..shard import Spec, spec_text, with_dim
+from ..shard_specs import Spec, spec_text, with_dim
 
 
 def call(x: Any, dims: Sequence[Spec]) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...hlo.errors import UserError
 from ...hlo.graph import Module
 from ..stablehlo.convert import convert
-from .lowering import lower
+from .opcodes import lower
 from .program import Program
 from .protobuf import find_module, read_protobuf
 from .text import is_hlo_text, read_text

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from .. import tree
-from .program import ELEMENTS, Computation, Instruction, Program, Shape, check_sizes
+from .program import ELEMENTS, Computation, Instruction, Program, Shape
 
 _SUFFIX = re.compile(r"(?:\.\d+)+$")
 REFUSED = "hlo."
@@ -30,17 +30,14 @@ Environment = dict[Instruction, tree.Value]
 Handler = Callable[["Lowering", Instruction, list[tree.Value]], tree.Value]
 
 
-def lower(program: Program) -> tree.Document:
-    """The op tree of the program; UserError where its parts do not fit each other."""
-    check_sizes(program)
-    return Lowering(program).document()
-
-
 class Lowering:
-    """State of one lowering: the functions made so far, and the list that ops are appended to."""
+    """State of one lowering: the functions made so far, and the list that ops are appended to.
+    simple, handlers: what opcodes are, see `opcodes.py`."""
 
-    def __init__(self, program: Program):
-        self.program = program
+    def __init__(
+        self, program: Program, simple: Mapping[str, str], handlers: Mapping[str, Handler]
+    ) -> None:
+        self.program, self.simple, self.handlers = program, simple, handlers
         self.source = program.source
         self._types: dict[Shape, tree.Type] = {}
         self._functions: dict[Computation, str] = {}
@@ -176,19 +173,17 @@ class Lowering:
         return environment[computation.root]
 
     def _instruction(self, instruction: Instruction, operands: list[tree.Value]) -> tree.Value:
-        from .opcodes import HANDLERS, SIMPLE  # they are written in terms of this class
-
         facts = instruction.attributes
         if "refused" in facts:
             return self.refuse(instruction, facts["refused"], facts.get("remedy", ""))
         if len(operands) < _NEEDED.get(instruction.opcode, 0):
             raise self.fail(instruction, "lacks an operand")
-        name = SIMPLE.get(instruction.opcode)
+        name = self.simple.get(instruction.opcode)
         count = len(self._built)
         if name is not None:
             value = self.op(name, operands, self.type(instruction.shape), accuracy(facts))
         else:
-            handler = HANDLERS.get(instruction.opcode)
+            handler = self.handlers.get(instruction.opcode)
             if handler is None:
                 return self.refuse(instruction, "this operation is not known")
             value = handler(self, instruction, operands)

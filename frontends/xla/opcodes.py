@@ -13,7 +13,7 @@ from .collectives import COLLECTIVES
 from .contractions import CONTRACTIONS
 from .lowering import Handler, Lowering
 from .memory import MEMORY
-from .program import Instruction, Shape, WindowDimension
+from .program import Instruction, Program, Shape, WindowDimension, check_sizes
 
 _SAME_NAME = (
     "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "complex", "convert", "cosine",
@@ -406,3 +406,9 @@ HANDLERS: dict[str, Handler] = {
     "set-dimension-size": _named("stablehlo.set_dimension_size", _first_dimension("dimension")),
     "tuple": _tuple,
 }
+
+
+def lower(program: Program) -> tree.Document:
+    """The op tree of the program; UserError where its parts do not fit each other."""
+    check_sizes(program)
+    return Lowering(program, SIMPLE, HANDLERS).document()

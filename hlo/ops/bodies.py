@@ -10,6 +10,7 @@ import numpy as np
 from ..graph import Function, Op, Region
 from ..room import RunRegion
 from . import numerics
+from .decomposed import Decomposed
 
 NO_FUNCTIONS: Mapping[str, Function] = {}
 
@@ -104,6 +105,18 @@ def accumulating(region: Region, context: Mapping[str, Any]) -> Body:
             return [function(numerics.wide(total), numerics.wide(x))]
 
     return wide
+
+
+def of_numbers(region: Region, numbers: Sequence[Any]) -> list[Any] | None:
+    """The region's results on numbers; None where more than plain arithmetic makes them."""
+    if not is_liftable(region, NO_FUNCTIONS):
+        return None
+    known = dict(zip(region.arguments, numbers, strict=True))
+    for op in region.ops:
+        if isinstance(op.definition, Decomposed) or len(op.results) != 1:
+            return None
+        known[op.result] = op.definition.evaluate(op, *(known[value] for value in op.operands))
+    return [known[value] for value in region.results]
 
 
 def lifted(b: Any, region: Region, values: Sequence[Any]) -> list[Any] | None:

@@ -42,8 +42,6 @@ class TopK(Decomposed, name="chlo.top_k"):
         return [o.operand.tensor.with_dims(dims), TensorType(dims, I32)]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        from ..build import build_region  # build imports the table of rooms
-
         (x,) = values
         last = x.rank - 1
         numbers = b("iota", type=x.tensor.with_element(I32), iota_dimension=last)
@@ -55,7 +53,7 @@ class TopK(Decomposed, name="chlo.top_k"):
 
         order = b.op(
             "sort", [x, numbers], {"dimension": last, "is_stable": True},
-            [build_region(scalars, larger)],
+            [b.nested(scalars, larger)],
         )  # fmt: skip
         cut = {
             "start_indices": (0,) * x.rank,
@@ -126,8 +124,6 @@ class Scan(Decomposed, name="chlo.scan"):
         return [*stacked, *(v.type for v in o.operands[_input_count(o) :])]
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
-        from ..build import build_region  # build imports the table of rooms
-
         body, axis = o.regions[0], o.dimension
         inputs, inits = values[: _input_count(o)], values[_input_count(o) :]
         length = inputs[0].dims[axis]
@@ -158,7 +154,7 @@ class Scan(Decomposed, name="chlo.scan"):
             following = b("add", i, b.constant(1, number))
             return [following, *written, *results[len(stacks) :]]
 
-        regions = [build_region(types, more), build_region(types, step)]
+        regions = [b.nested(types, more), b.nested(types, step)]
         return list(b.op("while", start, {}, regions).results[1:])
 
     def cases(self) -> Iterator[Case]:
@@ -415,8 +411,6 @@ def _result_axes(o: Op, axes: Sequence[int]) -> tuple[int, ...]:
 
 def _over_groups(b: Any, sizes: Any, start: Any, total: Any, with_group: Any) -> Any:
     """The result of as many groups as a call has."""
-    from ..build import build_region  # build imports the table of rooms
-
     begin = [b.constant(0, TensorType((), I32)), start, total]
     types = [value.type for value in begin]
 
@@ -428,7 +422,7 @@ def _over_groups(b: Any, sizes: Any, start: Any, total: Any, with_group: Any) ->
         total, end = with_group(b, total, group, start)
         return [b("add", group, b.constant(1, group.tensor)), end, total]
 
-    regions = [build_region(types, more), build_region(types, step)]
+    regions = [b.nested(types, more), b.nested(types, step)]
     return b.op("while", begin, {}, regions).results[2]
 
 

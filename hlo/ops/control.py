@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..factors import Factor, FactorBuilder, Factors
 from ..graph import Op, Region
-from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
+from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, operand, variadic
 from ..types import F32, I1, I32, TOKEN, TensorType, TupleType, Type
 from .clauses import is_tensor, same_dims, same_element
 from .examples import counting, f32, i1, i32
@@ -68,9 +68,7 @@ class While(OpDefinition, name="while"):
         return tuple(current)
 
     def cases(self) -> Iterator[Case]:
-        def regions() -> tuple[Region, ...]:
-            from ..build import build_region  # build imports the table of rooms
-
+        def regions(build: BuildRegion) -> tuple[Region, ...]:
             types = [TensorType((), I32), TensorType((2,), F32)]
 
             def cond(b: Any, i: Any, x: Any) -> Any:
@@ -79,7 +77,7 @@ class While(OpDefinition, name="while"):
             def body(b: Any, i: Any, x: Any) -> Any:
                 return [b("add", i, b.constant(1, types[0])), b("multiply", x, x)]
 
-            return build_region(types, cond), build_region(types, body)
+            return build(types, cond), build(types, body)
 
         start = f32([0.5, 1.25])
         yield Case("while_squares", (i32(2), start), regions=regions)
@@ -109,15 +107,13 @@ class If(OpDefinition, name="if"):
 
     def cases(self) -> Iterator[Case]:
         for pred in (True, False):
-            yield Case(f"if_{pred}", (i1(pred),), regions=lambda: _constants(1, 2))
+            yield Case(f"if_{pred}", (i1(pred),), regions=_constants(1, 2))
 
 
-def _constants(*values: float) -> tuple[Region, ...]:
-    from ..build import build_region  # build imports the table of rooms
-
+def _constants(*values: float) -> Callable[[BuildRegion], tuple[Region, ...]]:
     kind = TensorType((2,), F32)
-    return tuple(
-        build_region([], lambda b, value=value: [b.constant(value, kind)]) for value in values
+    return lambda build: tuple(
+        build([], lambda b, value=value: [b.constant(value, kind)]) for value in values
     )
 
 
@@ -148,7 +144,7 @@ class CaseOp(OpDefinition, name="case"):
 
     def cases(self) -> Iterator[Case]:
         for index in (0, 2, 3, -1):
-            yield Case(f"case_{index}", (i32(index),), regions=lambda: _constants(1, 2, 3))
+            yield Case(f"case_{index}", (i32(index),), regions=_constants(1, 2, 3))
 
 
 class Composite(OpDefinition, name="composite"):

@@ -6,67 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
-from ..errors import UnsupportedError
-from ..graph import Dense, Function, Module, Op, Region, Value
-from ..interpret import Interpreter
+from ..graph import Op, Region, Value
 from ..room import OpDefinition
-from ..types import F32, Type, unsharded
+from ..types import F32
 
 
 class Decomposed(OpDefinition):
-    """Evaluates by interpreting its decomposition."""
+    """Evaluates by interpreting its decomposition (`expansion.py`): that is its one arithmetic."""
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        region = expansion(o)
-        if region is None:
-            types = ", ".join(str(v.type) for v in o.operands)
-            raise UnsupportedError(f"'{self.name}' is not supported on {types}")
-        return tuple(Interpreter(context.get("module") or _NOTHING).run(region, arrays))
-
-
-_NOTHING = Module({"main": Function("main", Region((), (), ()))})
-
-
-def expansion(o: Op) -> Region | None:
-    """The region that computes o's results from its operands with simpler operations."""
-    facts = tuple(
-        (name, value if isinstance(value, Dense) else repr(value))
-        for name, value in sorted(o.attributes.items())
-    )
-    types = tuple(unsharded(v.type) for v in o.operands)
-    return _cached(o.definition, types, o.result_types, (facts, o.regions), _Keep(o))
-
-
-class _Keep:
-    """Hands an operation through a cache without being part of the key."""
-
-    def __init__(self, o: Op) -> None:
-        self.o = o
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Keep)
-
-    def __hash__(self) -> int:
-        return 0
-
-
-@lru_cache(maxsize=256)
-def _cached(
-    definition: OpDefinition,
-    operands: tuple[Type, ...],
-    results: tuple[Type, ...],
-    attributes: Any,
-    keep: _Keep,
-) -> Region | None:
-    from ..build import Builder  # build imports the table of rooms
-
-    builder = Builder()
-    values = builder.arguments(operands)
-    found = definition.decompose(builder, keep.o, *values)
-    return None if found is None else builder.region(found)
+        return context["expanded"](o, arrays)
 
 
 def inlined(b: Any, region: Region, values: Sequence[Value]) -> list[Value]:
@@ -78,24 +29,24 @@ def _inlined_with(b: Any, region: Region, replaced: dict[Value, Value]) -> list[
     known = dict(replaced)
     for op in region.ops:
         operands = [known.get(value, value) for value in op.operands]
-        regions = [_copied(inner, known) for inner in op.regions]
+        regions = [_copied(b, inner, known) for inner in op.regions]
         made = b.op(op.name, operands, op.attributes, regions, op.result_types)
         known.update(zip(op.results, made.results, strict=True))
     return [known.get(value, value) for value in region.results]
 
 
-def _copied(region: Region, known: dict[Value, Value]) -> Region:
+def _copied(b: Any, region: Region, known: dict[Value, Value]) -> Region:
     """The region with outer values replaced; itself if it uses none of them."""
-    from ..build import Builder  # build imports the table of rooms
-
     outer = [value for value in region.captures() if value in known]
     if not outer:
         return region
-    b = Builder()
-    arguments = b.arguments(region.argument_types)
     whole = Region((), region.ops, region.results)
-    pairs = {**known, **dict(zip(region.arguments, arguments, strict=True))}
-    return b.region(_inlined_with(b, whole, pairs))
+
+    def body(b: Any, *arguments: Value) -> list[Value]:
+        pairs = {**known, **dict(zip(region.arguments, arguments, strict=True))}
+        return _inlined_with(b, whole, pairs)
+
+    return b.nested(region.argument_types, body)
 
 
 class Term:

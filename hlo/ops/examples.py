@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Region
+from ..room import BuildRegion
 from ..types import TensorType
 from . import numerics
 
@@ -70,17 +71,17 @@ def hostile(element: Any, count: int, domain: str = "all") -> tuple[Any, ...]:
     return tuple(line[grid.reshape(-1)] for grid in grids)
 
 
-def scalar_body(build: Callable[..., Any], *elements: Any) -> Callable[[], tuple[Region, ...]]:
+def scalar_body(
+    body: Callable[..., Any], *elements: Any
+) -> Callable[[BuildRegion], tuple[Region, ...]]:
     """For cases: a region over scalars of those element types, from a function like Builder's."""
 
-    def regions() -> tuple[Region, ...]:
-        from ..build import build_region  # build imports the table of rooms
-
-        return (build_region([TensorType((), element) for element in elements], build),)
+    def regions(build: BuildRegion) -> tuple[Region, ...]:
+        return (build([TensorType((), element) for element in elements], body),)
 
     return regions
 
 
-def binary_body(name: str, element: Any) -> Callable[[], tuple[Region, ...]]:
+def binary_body(name: str, element: Any) -> Callable[[BuildRegion], tuple[Region, ...]]:
     """For cases: the body of one two-operand operation."""
     return scalar_body(lambda b, x, y: [b(name, x, y)], element, element)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
-from ..graph import Op
+from ..graph import Op, arguments
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..room import operand as second
 from ..symbols import minimum
-from ..types import C64, C128, F32, F64, I32, TensorType
+from ..types import C64, C128, F32, F64, I32, TensorType, tensor_of
 from . import lapack
 from .clauses import same_dim, same_dims
 from .examples import f32
@@ -251,11 +251,7 @@ class HouseholderProduct(Factorization, name="linalg.householder_product"):
 
 def _reflectors(definition: Qr, a: Any) -> tuple[Any, Any]:
     """Reflectors of a, without a library: the one vector that makes a row zero, over and over."""
-    from ..build import make_op  # build imports the table of rooms
-    from ..graph import arguments
-    from ..types import tensor_of
-
-    op = make_op(definition.name, arguments([tensor_of(a)]))
+    op = definition.make(arguments([tensor_of(a)]))
     packed, taus = definition.evaluate(op, a)
     return packed, taus
 

@@ -10,7 +10,7 @@ from ..errors import UserError
 from ..factors import Factors
 from ..foreign import Buffer, HostCode, TensorMap, read_codes
 from ..graph import Op, Region
-from ..room import Case, OpDefinition, attribute, constraint, variadic
+from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, variadic
 from ..types import F32, TensorType, Type, unsharded
 from .examples import counting
 
@@ -92,10 +92,8 @@ class ForeignCall(OpDefinition, name="foreign_call"):
     def cases(self) -> Iterator[Case]:
         x = counting(5)
 
-        def regions() -> tuple[Region, ...]:
-            from ..build import build_region  # build imports the table of rooms
-
-            return (build_region([TensorType((5,), F32)], lambda b, v: [b("add", v, v)]),)
+        def regions(build: BuildRegion) -> tuple[Region, ...]:
+            return (build([TensorType((5,), F32)], lambda b, v: [b("add", v, v)]),)
 
         code = HostCode("twice", TWICE, tiles=5).as_attribute()
         yield Case("foreign_code", (x,), {"kernel": "twice", "codes": (code,)}, None, regions)

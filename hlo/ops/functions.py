@@ -65,7 +65,7 @@ class Function(Decomposed):
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
         if o.operand.element.is_complex:
             return numerics.elementwise(self.complex, arrays, arrays[0].dtype)
-        return super().evaluate(o, *arrays)
+        return super().evaluate(o, *arrays, **context)
 
     def decompose(self, b: Any, o: Op, *values: Any) -> Any:
         return None if o.operand.element.is_complex else in_f32(b, self.formula, values)

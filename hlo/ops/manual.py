@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from ..graph import Op, Region
 from ..groups import mesh_groups
-from ..room import Case, OpDefinition, attribute, constraint, variadic
+from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, variadic
 from ..sharding import MAX, MIN, SUM, Axis, Mesh, Sharding, parse_sharding
 from ..types import F32, TensorType, TokenType, Type
 from .clauses import any_result, same_dim
@@ -298,10 +298,8 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
         return tuple(results)
 
     def cases(self) -> Iterator[Case]:
-        def regions() -> tuple[Region, ...]:
-            from ..build import build_region  # build imports the table of rooms
-
-            return (build_region([TensorType((2, 3), F32)], lambda b, x: [b("add", x, x)]),)
+        def regions(build: BuildRegion) -> tuple[Region, ...]:
+            return (build([TensorType((2, 3), F32)], lambda b, x: [b("add", x, x)]),)
 
         mesh = {"axes": ({"name": "x", "size": 1},)}
         cut = ((("x",), ()),)

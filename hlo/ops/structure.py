@@ -9,7 +9,7 @@ import numpy as np
 
 from ..access import Access, Space
 from ..graph import Dense, Op, Region
-from ..room import Case, OpDefinition, attribute, constraint, variadic
+from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, variadic
 from ..types import BF16, F32, TensorType, Type
 from .examples import counting, f32, i1, i32
 
@@ -97,11 +97,9 @@ class Fusion(OpDefinition, name="fusion"):
         return sum(inner.definition.flops(inner) for inner in o.regions[0].ops)
 
     def cases(self) -> Iterator[Case]:
-        def regions() -> tuple[Region, ...]:
-            from ..build import build_region  # build imports the table of rooms
-
+        def regions(build: BuildRegion) -> tuple[Region, ...]:
             kind = TensorType((2, 3), F32)
-            body = build_region([kind, kind], lambda b, x, y: [b("add", b("multiply", x, y), x)])
+            body = build([kind, kind], lambda b, x, y: [b("add", b("multiply", x, y), x)])
             return (body,)
 
         inputs = (counting(2, 3), counting(2, 3) - 2)

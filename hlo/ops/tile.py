@@ -18,14 +18,13 @@ from ..factors import Factors
 from ..graph import Op, Region, Value
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
 from ..symbols import SymbolicDim
+from ..tiling import MEMORY_OPS, run_kernel, trips, window_parts
 from ..types import I32, Type, unsharded
 from .clauses import is_tensor, same_element
 from .tile_examples import INDEX, kernel_cases
 
 COMBINES = ("", "add", "maximum", "minimum")
 _COUNTED = ("elementwise", "index", "reduce", "contract")
-MEMORY_OPS = frozenset({"tile_load", "tile_gather", "tile_store", "tile_scatter"})
-TILE_OPS = MEMORY_OPS | {"tile_bound", "tile_id", "tile_for"}
 
 
 def _is_size(value: Any) -> bool:
@@ -142,16 +141,12 @@ class KernelCall(OpDefinition, name="kernel_call"):
         return o.regions[0].argument_types[len(o.operands) :]
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        from ..tiling import run_kernel  # it runs regions, as the interpreter does
-
-        return tuple(run_kernel(o, arrays))
+        return tuple(run_kernel(o, arrays, context["run"]))
 
     def shard(self, o: Op) -> Factors | None:
         return call_factors(o)
 
     def flops(self, o: Op) -> float:
-        from ..tiling import trips
-
         return sum(
             count * op.definition.flops(op)
             for op, count in trips(o)
@@ -204,19 +199,6 @@ def _window(o: Op, memory: Value, offsets: Sequence[Value], sizes: Sequence[int]
         and len(offsets) == memory.rank == len(sizes)
         and all(isinstance(n, int) and n >= 0 for n in sizes)
     )
-
-
-def window_parts(
-    dims: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
-) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """The part of memory that a window covers, and where in the tile that part stands."""
-    memory, tile = [], []
-    for dim, offset, size in zip(dims, map(int, offsets), sizes, strict=True):
-        first = min(max(offset, 0), dim)
-        last = max(first, min(offset + size, dim))
-        memory.append(slice(first, last))
-        tile.append(slice(first - offset, last - offset) if last > first else slice(0, 0))
-    return tuple(memory), tuple(tile)
 
 
 def _rows_inside(rows: Any, dim: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..graph import Region, Value
-from ..room import Case
+from ..room import BuildRegion, Case
 from ..types import F32, I32, TensorType, tensor_of
 from .examples import counting, f32, i32
 
@@ -45,14 +45,12 @@ def kernel(
     types = tuple(TensorType(dims, F32) for dims in results)
     memory = [*(tensor_of(np.asarray(value)) for value in inputs), *types]
 
-    def regions() -> tuple[Region, ...]:
-        from ..build import build_region  # build imports the table of rooms
-
+    def regions(build: BuildRegion) -> tuple[Region, ...]:
         def complete(b: Any, *values: Value) -> list[Value]:
             body(b, *values)
             return []
 
-        return (build_region(memory, complete),)
+        return (build(memory, complete),)
 
     attributes: dict[str, Any] = {"kernel": name, "grid": grid}
     if starts:
@@ -94,14 +92,12 @@ def _window(b: Any, x: Value, out: Value) -> None:
 
 
 def _sum(b: Any, x: Value, out: Value) -> None:
-    from ..build import build_region  # build imports the table of rooms
-
     tile = TensorType((4,), F32)
 
     def step(b: Any, i: Value, sum: Value) -> list[Value]:
         return [b("add", sum, b("tile_load", x, i, sizes=(4,)))]
 
-    body = build_region([INDEX, tile], step)
+    body = b.nested([INDEX, tile], step)
     start = [index(b, 0), index(b, 12), b.constant(0, tile)]
     loop = b.op("tile_for", start, {"step": 4}, (body,))
     b.op("tile_store", [out, loop.result, index(b, 0)])
@@ -140,8 +136,6 @@ def _histogram(b: Any, x: Value, where: Value, start: Value, out: Value) -> None
 
 
 def _matmul(b: Any, x: Value, y: Value, out: Value) -> None:
-    from ..build import build_region  # build imports the table of rooms
-
     row, column = scaled(b, 0, 2), scaled(b, 1, 4)
     tile = TensorType((2, 4), F32)
 
@@ -151,22 +145,20 @@ def _matmul(b: Any, x: Value, y: Value, out: Value) -> None:
         dims = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
         return [b("add", sum, b("dot_general", left, right, type=tile, **dims))]
 
-    body = build_region([INDEX, tile], step)
+    body = b.nested([INDEX, tile], step)
     start = [index(b, 0), index(b, 6), b.constant(0, tile)]
     loop = b.op("tile_for", start, {"step": 4}, (body,))
     b.op("tile_store", [out, loop.result, row, column])
 
 
 def _branch(b: Any, x: Value, number: Value, out: Value, chosen: Value) -> None:
-    from ..build import build_region  # build imports the table of rooms
-
     value = b("tile_load", x, index(b, 0), sizes=(10,))
     wanted = b("tile_load", number, sizes=())
     more = b.compare("GT", wanted, index(b, 2))
     scalar = TensorType((), F32)
     sides = [
-        build_region([], lambda b: [b("negate", value), b.constant(1, scalar)]),
-        build_region([], lambda b: [value, b.constant(2, scalar)]),
+        b.nested([], lambda b: [b("negate", value), b.constant(1, scalar)]),
+        b.nested([], lambda b: [value, b.constant(2, scalar)]),
     ]
     both = b.op("if", [more], {}, sides)
     b.op("tile_store", [out, both.results[0], index(b, 0)])

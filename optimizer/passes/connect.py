@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from ...hlo.build import make_op
 from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
@@ -28,7 +29,7 @@ from ..machine import Machine
 from ..orders.graph import Role
 from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
-from ..regions import map_bodies
+from ..regions import extract, map_bodies
 from ..rolled import WEIGHT_BYTES
 from ..tiles import contraction
 from ..tiles.build import Group
@@ -262,15 +263,11 @@ def _widens_weight(op: Op) -> bool:
 
 def _as_op(group: Group) -> Op:
     """The group as one fusion, for its canonical text."""
-    from ...hlo.build import make_op
-
     region = Region(*_copied(group))
     return make_op("fusion", group.inputs, {"kind": "group"}, (region,), check=False)
 
 
 def _copied(group: Group) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value]]:
-    from ..regions import extract
-
     region = extract(group.ops, group.inputs, group.roots)
     return region.arguments, region.ops, region.results
 

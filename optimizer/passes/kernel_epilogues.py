@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
-from ...hlo.ops.tile import MEMORY_OPS
+from ...hlo.tiling import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
 from ..regions import exhausted, rename, rewritten

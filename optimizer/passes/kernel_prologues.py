@@ -16,8 +16,7 @@ from ...hlo.build import Builder
 from ...hlo.deciding import estimating
 from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
 from ...hlo.offsets import Offsets
-from ...hlo.ops.tile import MEMORY_OPS
-from ...hlo.tiling import trips
+from ...hlo.tiling import MEMORY_OPS, trips
 from ...hlo.verify import FUSED, Level
 from ..regions import exhausted, inline, rename, rewritten
 from ..tiles.access import Box, Span, propagate

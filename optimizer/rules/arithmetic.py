@@ -26,7 +26,8 @@ from .formula import (
     z,
     zero,
 )
-from .language import Match, rule
+from .language import rule
+from .matching import Match
 
 
 def _reciprocal_is_exact(m: Match) -> bool:

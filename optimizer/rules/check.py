@@ -21,6 +21,8 @@ from ...hlo.types import ElementType, TensorType
 from ..licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Licence
 from ..rewrite import Engine
 from ..rule import Example, Rule
+from . import RULES
+from .hostile import programs
 from .neighbours import neighbours
 
 ALL = IGNORES_ZERO_SIGN | REASSOCIATES | ASSUMES_FINITE
@@ -127,9 +129,6 @@ def _others(rule: Rule) -> Iterator[Example]:
 
 @functools.cache
 def _programs() -> list[tuple[Example, frozenset[str]]]:
-    from . import RULES  # the table of all rules; they do not need their check
-    from .hostile import programs
-
     found = [
         example._replace(name=f"{rule.name}, {example.name}", fires=None, makes=None)
         for rule in RULES

@@ -37,7 +37,8 @@ from .formula import (
     z,
     zero,
 )
-from .language import Match, rule
+from .language import rule
+from .matching import Match
 
 ORDERED = REAL | BOOL
 BITS = INTEGER | BOOL

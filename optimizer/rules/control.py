@@ -9,6 +9,7 @@ import numpy as np
 
 from ...hlo.build import build_region
 from ...hlo.graph import Op, Region, Value, arguments
+from ...hlo.interpret import evaluated
 from ...hlo.types import F32, I1, I32, TensorType
 from ..rewrite import Rewriter, copied
 from ..rule import Example, Rule, example, structural
@@ -124,7 +125,7 @@ def _first_condition(op: Op, cond: Region, b: Rewriter) -> bool | None:
         if inner.name == "constant":
             numbers[inner.results[0]] = b.scalar(inner.results[0])
         elif inner.definition.pattern == "elementwise" and all(n is not None for n in found):
-            result = inner.definition.evaluate(inner, *(np.asarray(n) for n in found))
+            (result,) = evaluated(inner, list(map(np.asarray, found)))
             numbers[inner.results[0]] = np.asarray(result)[()]
         else:
             return None

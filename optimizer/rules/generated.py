@@ -13,7 +13,7 @@ from ...hlo.graph import Value
 from ...hlo.types import BF16, F16, F32, F64, I1, I8, I32, UI8, ElementType, TensorType
 from ..rule import Example
 from .formula import Apply, Types, Variable, literal_missing, literals, variable_type, variables
-from .language import Condition, Match, build
+from .matching import Condition, Match, build
 
 EXAMPLE_TYPES = (F32, F64, F16, BF16, I32, I8, UI8, I1)
 _CONSTANTS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, -4.0, 3.0, 7.0, np.inf, -np.inf, np.nan)

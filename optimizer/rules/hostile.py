@@ -32,7 +32,9 @@ def programs() -> Iterator[Example]:
         *_elementwise(),
         *_conversions(),
         *_moves(),
-        *_pieces(),
+        *_joined(),
+        *_cuts(),
+        *_gathers(),
         *_pads(),
         *hostile_sums.programs(),
     ):
@@ -191,7 +193,7 @@ def _moves() -> Programs:
     )
 
 
-def _pieces() -> Programs:
+def _joined() -> Programs:
     def joined(*dims: tuple[int, ...], target: tuple[int, ...], d: int) -> Any:
         return lambda b, x, y: b(
             "concatenate", b.reshape(x, target), b.reshape(y, target), dimension=d
@@ -222,6 +224,9 @@ def _pieces() -> Programs:
         [f32(1, 4)],
         lambda b, x: b("concatenate", b.reshape(x, (4,)), dimension=0),
     )
+
+
+def _cuts() -> Programs:
     for start, limit, steps in (
         ((0, 0), (4, 6), (3, 2)),
         ((1, 2), (4, 5), (2, 1)),
@@ -261,6 +266,9 @@ def _pieces() -> Programs:
         [f32(2, 1)],
         lambda b, x: cut(b, b.broadcast(x, (2, 3), (0, 1)), (1, 1), (2, 3), (1, 1)),
     )
+
+
+def _gathers() -> Programs:
     for rows in ([[1], [3]], [[5], [4]], [[0], [9]], [[2], [3]]):
         for sizes in ((1, 4), (1, 2), (2, 4)):
             yield (

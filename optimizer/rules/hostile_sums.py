@@ -30,7 +30,10 @@ def programs() -> Programs:
     yield from _reductions()
     yield from _windows()
     yield from _products()
-    yield from _choices()
+    yield from _outer_products()
+    yield from _selections()
+    yield from _ones()
+    yield from _gathered_by_rows()
     yield from _updates()
     yield from _empties()
 
@@ -203,6 +206,10 @@ def _products() -> Programs:
         [f32(6, 4)],
         lambda b, y: wide(b, b.constant(0.5, TensorType((4, 6), BF16)), y),
     )
+
+
+def _outer_products() -> Programs:
+    """Products of broadcasts that are summed, and operands that broadcasts make."""
     dims = (4, 12, 5)
     for left, right in (((0, 1), (1, 2)), ((1, 0), (1, 2)), ((0, 1), (0, 2)), ((0,), (1, 2))):
         types = [f32(*(dims[d] for d in left)), f32(*(dims[d] for d in right))]
@@ -237,9 +244,11 @@ def _products() -> Programs:
     )
 
 
-def _choices() -> Programs:
-    """Selections that are summed, and products with flags."""
-    labels = TensorType((4,), I32)
+_LABELS = TensorType((4,), I32)
+
+
+def _selections() -> Programs:
+    """Selections that are summed."""
 
     def hot(b: Any, i: Value, along: int = 1) -> Value:
         other = 1 - along
@@ -266,12 +275,12 @@ def _choices() -> Programs:
         )
         yield (
             f"{monoid} of varying ones {dims}",
-            [labels, A],
+            [_LABELS, A],
             lambda b, i, x, m=monoid, d=dims: reduced(b, m, b("select", hot(b, i), x, zeros(b)), d),
         )
         yield (
             f"{monoid} of constant ones {dims}",
-            [labels],
+            [_LABELS],
             lambda b, i, m=monoid, d=dims: reduced(
                 b, m, b("select", hot(b, i), b.constant(-2.5, A), zeros(b)), d
             ),
@@ -286,6 +295,10 @@ def _choices() -> Programs:
                 d,
             ),
         )
+
+
+def _ones() -> Programs:
+    """Products with flags."""
     yield (
         "flags times",
         [TensorType((4, 8), I1), f32(8, 3)],
@@ -298,12 +311,12 @@ def _choices() -> Programs:
 
     yield (
         "ones per batch",
-        [labels, f32(4, 9, 3)],
+        [_LABELS, f32(4, 9, 3)],
         lambda b, i, x: dot(b, b.convert(eight(b, i), F32), x, ((1,), (1,)), ((0,), (0,))),
     )
     yield (
         "ones along rows",
-        [labels, f32(9, 3)],
+        [_LABELS, f32(9, 3)],
         lambda b, i, x: dot(b, b.convert(b.transpose(eight(b, i), (1, 0)), F32), x, ((0,), (0,))),
     )
     nine = TensorType((9,), I32)
@@ -326,7 +339,7 @@ def _choices() -> Programs:
     )
     yield (
         "wide product of ones",
-        [labels, TensorType((9, 3), BF16)],
+        [_LABELS, TensorType((9, 3), BF16)],
         lambda b, i, x: b(
             "dot_general",
             b.convert(eight(b, i), BF16),
@@ -338,6 +351,9 @@ def _choices() -> Programs:
             rhs_contracting_dimensions=(0,),
         ),
     )
+
+
+def _gathered_by_rows() -> Programs:
     grid = TensorType((2, 3, 1), I32)
     yield (
         "all by rows",

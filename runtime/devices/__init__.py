@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hlo.errors import UserError
+from ..distributed.launch import local_rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,7 +189,6 @@ def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
 
 def _own_gpu(several: bool) -> Any:
     """The first GPU; of several processes, this one's."""
-    from ..distributed.launch import local_rank
     from .cuda import find_gpus, own_gpu
 
     try:

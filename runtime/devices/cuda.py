@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
+from ...hlo.types import element_type
 from .architectures import target_for
 from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
 
@@ -459,6 +460,4 @@ def _map_type(element: str) -> str:
     """CUDA's name of an element type for tensor maps: floats by theirs, others by their size."""
     if element in _FLOATS:
         return _FLOATS[element]
-    from ...hlo.types import element_type
-
     return _BY_SIZE[element_type(element).dtype.itemsize]

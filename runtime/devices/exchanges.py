@@ -8,12 +8,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...hlo.messages import Box, size_of
+from ...hlo.messages import Box, Messages, size_of
 from ...specs.generated import plan_pb2
 from ..distributed.library import Collective
 from ..distributed.transfers import messages_of, place_of
 from .driver import Start
-from .launches import Array, Parameter, Started, Where, Work
+from .gpu_steps import Array, Parameter, Started, Where, Work
 from .limits import malformed
 
 _THREADS = 256
@@ -106,44 +106,9 @@ def exchange_steps(
     place, room = scratch or (Where(0, 0), 0)
     if moved.staged(width, alignment) > room:
         raise malformed("the messages of an exchange are larger than their scratch")
-    copy = _Copies(step.copy, width)
-    before: list[Started] = []
-    after: list[Started] = []
-    if not moved.covers:
-        zero = (0,) * len(made.dims)
-        before += copy.started(made, zero, None, zero, made.dims)
-    for box in moved.own:
-        before += copy.started(made, box.target, given, box.source, box.sizes)
-    end = place.offset
-
-    def staged(boxes: Sequence[Box]) -> tuple[Where, list[Tensor]]:
-        nonlocal end
-        where, parts = Where(place.base, end), list[Tensor]()
-        begin = end
-        for box in boxes:
-            parts.append(Tensor(Where(place.base, begin), box.sizes))
-            begin += box.elements * width
-        end += -(-size_of(boxes) * width // alignment) * alignment
-        return where, parts
-
-    outgoing: list[Message] = []
-    incoming: list[Message] = []
-    for peer, boxes in moved.outgoing.items():
-        where = _at(given, boxes[0].source, width)
-        if moved.packed(peer):
-            where, parts = staged(boxes)
-            for part, box in zip(parts, boxes, strict=True):
-                zero = (0,) * len(box.sizes)
-                before += copy.started(part, zero, given, box.source, box.sizes)
-        outgoing.append(Message(peer, where, size_of(boxes) * width))
-    for peer, boxes in moved.incoming.items():
-        where = _at(made, boxes[0].target, width)
-        if moved.unpacked(peer):
-            where, parts = staged(boxes)
-            for part, box in zip(parts, boxes, strict=True):
-                zero = (0,) * len(box.sizes)
-                after += copy.started(made, box.target, part, zero, box.sizes)
-        incoming.append(Message(peer, where, size_of(boxes) * width))
+    packing = _Packing(_Copies(step.copy, width), given, made, place, alignment)
+    before, outgoing = packing.sent(moved)
+    after, incoming = packing.received(moved)
     operation, line = step.part_of or "exchange", place_of(step.origin)
     arrays = [_array(operand, "the operand"), _array(result, "the result")]
     if scratch is not None:
@@ -166,6 +131,62 @@ def exchange_steps(
     if not found:
         found.append(work([], "of nothing"))
     return [*found[:-1], found[-1]._replace(dead=dead)]
+
+
+class _Packing:
+    """How the boxes of an exchange become messages: where several lie apart they are copied to the
+    scratch at `place`, one message behind the other, or from there."""
+
+    def __init__(
+        self, copies: _Copies, given: Tensor, made: Tensor, place: Where, alignment: int
+    ) -> None:
+        self.copies, self.width = copies, copies.width
+        self.given, self.made = given, made
+        self.place, self.alignment = place, alignment
+        self.end = place.offset
+
+    def sent(self, moved: Messages) -> tuple[list[Started], list[Message]]:
+        """Launches before the messages, what stays in this process among them; the messages."""
+        started: list[Started] = []
+        outgoing: list[Message] = []
+        if not moved.covers:
+            zero = (0,) * len(self.made.dims)
+            started += self.copies.started(self.made, zero, None, zero, self.made.dims)
+        for box in moved.own:
+            started += self.copies.started(self.made, box.target, self.given, box.source, box.sizes)
+        for peer, boxes in moved.outgoing.items():
+            where = _at(self.given, boxes[0].source, self.width)
+            if moved.packed(peer):
+                where, parts = self._staged(boxes)
+                for part, box in zip(parts, boxes, strict=True):
+                    zero = (0,) * len(box.sizes)
+                    started += self.copies.started(part, zero, self.given, box.source, box.sizes)
+            outgoing.append(Message(peer, where, size_of(boxes) * self.width))
+        return started, outgoing
+
+    def received(self, moved: Messages) -> tuple[list[Started], list[Message]]:
+        """Launches behind the messages; the messages."""
+        started: list[Started] = []
+        incoming: list[Message] = []
+        for peer, boxes in moved.incoming.items():
+            where = _at(self.made, boxes[0].target, self.width)
+            if moved.unpacked(peer):
+                where, parts = self._staged(boxes)
+                for part, box in zip(parts, boxes, strict=True):
+                    zero = (0,) * len(box.sizes)
+                    started += self.copies.started(self.made, box.target, part, zero, box.sizes)
+            incoming.append(Message(peer, where, size_of(boxes) * self.width))
+        return started, incoming
+
+    def _staged(self, boxes: Sequence[Box]) -> tuple[Where, list[Tensor]]:
+        """Where a message lies in the scratch, and each of its boxes."""
+        where, parts = Where(self.place.base, self.end), list[Tensor]()
+        begin = self.end
+        for box in boxes:
+            parts.append(Tensor(Where(self.place.base, begin), box.sizes))
+            begin += box.elements * self.width
+        self.end += -(-size_of(boxes) * self.width // self.alignment) * self.alignment
+        return where, parts
 
 
 def collective_step(

@@ -13,19 +13,8 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from .arrays import DeviceArray, View, memory_of
 from .driver import Counted, Counters, Simulator, Window, is_simulator
-from .launches import (
-    ARENA,
-    CALL,
-    SCRATCH,
-    WEIGHTS,
-    Choose,
-    Jump,
-    Mapped,
-    Parameter,
-    Started,
-    Work,
-    aligned,
-)
+from .gpu_steps import Choose, Jump, Mapped, Parameter, Started, Work
+from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
 from .resources import Memory, Moment, Stream, order
 from .workspace import Workspace
 

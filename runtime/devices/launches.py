@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from ...hlo.types import element_type
 from ...specs.generated import plan_pb2
 from ..profile import origin_text
 from .driver import Box, Limits, Start
+from .exchanges import Collect, Communicate, collective_step, exchange_steps
+from .gpu_steps import Array, Choose, Jump, Mapped, Parameter, Started, Where, Work, volume
 from .limits import check_buffers, malformed
-
-if TYPE_CHECKING:
-    from .exchanges import Collect, Communicate
 
 ALIGNMENT = 256  # of whatever a device allocates
 ARENA, SCRATCH, WEIGHTS, CALL = range(4)  # bases: CALL and on are arguments, then results
@@ -26,85 +25,7 @@ _PARAMETER_BYTES = 32764  # of an entry, in all
 _SWIZZLES = (0, 32, 64, 128)
 
 
-class Where(NamedTuple):
-    """An address: `offset` bytes behind base number `base`."""
-
-    base: int
-    offset: int
-
-
-class Mapped(NamedTuple):
-    """A tensor map as a launch's argument."""
-
-    box: Box
-    where: Where
-
-
-Parameter = bytes | Where | Mapped
-
-
-class Started(NamedTuple):
-    """One launch of a step."""
-
-    start: Start
-    parameters: tuple[Parameter, ...]
-    persistent: bool = False
-
-    def on(self, multiprocessors: int) -> Start:
-        """How it starts on a device with so many multiprocessors (0: unknown)."""
-        (blocks, *others), cluster = self.start.grid, _volume(self.start.cluster)
-        most = max(1, multiprocessors // cluster) * cluster
-        if not self.persistent or not multiprocessors or blocks <= most:
-            return self.start
-        return self.start._replace(grid=(most, *others))
-
-    @property
-    def bases(self) -> tuple[int, ...]:
-        """The bases that its parameters lie behind, each once."""
-        places = [one.where if isinstance(one, Mapped) else one for one in self.parameters]
-        return tuple(dict.fromkeys(one.base for one in places if isinstance(one, Where)))
-
-
-class Array(NamedTuple):
-    """An operand or result of a step's kernel, for messages about it."""
-
-    where: Where
-    nbytes: int
-    name: str
-    type: str  # "f32[4,8]"
-    dims: tuple[int, ...]
-    itemsize: int
-
-
-class Work(NamedTuple):
-    """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
-    (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
-    a part of an exchange, and runs no kernel of the plan."""
-
-    kernel: str
-    origin: str  # "model.py:41", or ""
-    launches: tuple[Started, ...]
-    dead: tuple[tuple[int, int], ...]
-    arrays: tuple[Array, ...]
-    scratch: Where
-    scratch_bytes: int
-    step: int = 0
-    copies: bool = False
-
-
-class Choose(NamedTuple):
-    """Continues at targets[value]: a boolean's or a clamped index's, `size` bytes at `where`."""
-
-    where: Where
-    size: int
-    targets: tuple[int, ...]
-
-
-class Jump(NamedTuple):
-    target: int
-
-
-Step = Union[Work, Choose, Jump, "Communicate", "Collect"]
+Step = Work | Choose | Jump | Communicate | Collect
 
 
 class Program(NamedTuple):
@@ -157,9 +78,9 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
                     f"kernel {step.kernel} needs {start.shared_bytes} bytes of shared memory, "
                     f"{device} gives a block {limits.shared_bytes}; compile it for this device"
                 )
-            if _volume(start.cluster) > limits.cluster:
+            if volume(start.cluster) > limits.cluster:
                 raise UserError(
-                    f"kernel {step.kernel} runs in clusters of {_volume(start.cluster)} blocks, "
+                    f"kernel {step.kernel} runs in clusters of {volume(start.cluster)} blocks, "
                     f"{device} takes at most {limits.cluster}; compile it for this device"
                 )
 
@@ -278,8 +199,6 @@ class _Reader:
 
     def communication(self, step: plan_pb2.Step, dead: tuple[tuple[int, int], ...]) -> list[Step]:
         """What this process does in a step that several take together."""
-        from .exchanges import collective_step, exchange_steps
-
         if not self.plan.processes:
             raise malformed("one process has nobody to exchange with")
         if step.WhichOneof("action") == "collective":
@@ -348,9 +267,9 @@ def _launch(launch: plan_pb2.Launch, given: _Given) -> Started:
         launch.shared_bytes,
     )
     limits = Limits(0, 16)
-    fits = _volume(start.block) <= limits.threads and start.block[2] <= 64
+    fits = volume(start.block) <= limits.threads and start.block[2] <= 64
     fits &= all(a <= b for a, b in zip(start.grid, limits.grid, strict=True))
-    fits &= _volume(start.cluster) <= limits.cluster
+    fits &= volume(start.cluster) <= limits.cluster
     if not fits or any(a % b for a, b in zip(start.grid, start.cluster, strict=True)):
         raise malformed(f"kernel {kernel.name} cannot be started in blocks of its size")
     parameters = tuple(_parameter(one, given) for one in launch.arguments)
@@ -420,10 +339,6 @@ def _extent(values: Sequence[int]) -> tuple[int, int, int]:
         raise malformed("an extent is not three positive numbers")
     x, y, z = values
     return x, y, z
-
-
-def _volume(extent: tuple[int, int, int]) -> int:
-    return extent[0] * extent[1] * extent[2]
 
 
 def aligned(size: int) -> int:

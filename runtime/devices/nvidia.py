@@ -14,22 +14,21 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...hlo.errors import UserError
 from ...specs.generated import plan_pb2
-from ..distributed.launch import own_rank
+from ..distributed.started import own_rank
+from ..distributed.together import Together
 from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, View, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, Event, NvidiaContext
-from .launches import Choose, Jump, Program, Step, Work, aligned, check_device, decode
+from .gpu_steps import Choose, Jump, Work
+from .launches import Program, Step, aligned, check_device, decode
 from .resources import Memory, Stream, finally_do
 from .workspace import Workspaces
-
-if TYPE_CHECKING:
-    from ..distributed.together import Together
 
 
 class NvidiaVariant:
@@ -100,8 +99,6 @@ class NvidiaVariant:
         """The processes that run the plan; UserError where they are not those that it is for."""
         if not self.plan.processes:
             return None
-        from ..distributed.together import Together
-
         return Together(self.plan, self.program.steps, driver, self.facts, self.comm_timeout)
 
     def received(self) -> dict[str, int]:

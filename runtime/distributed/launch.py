@@ -72,11 +72,11 @@ def _first(names: Iterable[str]) -> int:
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
 
-def end_together() -> None:
+def end_together(end_all: Callable[[], None]) -> None:
     """From here on an exception of this process that nobody catches ends all that a launcher has
-    started together with it."""
+    started together with it, by `end_all`."""
     if not _is_own(sys.excepthook):
-        sys.excepthook = functools.partial(_end_all, sys.excepthook)
+        sys.excepthook = functools.partial(_end_all, sys.excepthook, end_all)
 
 
 def _is_own(hook: Any) -> bool:
@@ -84,19 +84,14 @@ def _is_own(hook: Any) -> bool:
 
 
 def _end_all(
-    before: _Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    before: _Hook,
+    end_all: Callable[[], None],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
 ) -> None:
     before(kind, error, trace)
-    from .world import end_all_processes
-
-    end_all_processes()
-
-
-def own_rank() -> int:
-    """This process's number among those; 0 where it is alone."""
-    from .world import the_world
-
-    return the_world().rank if launched() > 1 else 0
+    end_all()
 
 
 def target_on(target: str, axes: Iterable[tuple[str, int | None]]) -> str:

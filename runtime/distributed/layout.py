@@ -15,8 +15,7 @@ from ...hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
 from ...hlo.signature import Argument, Result, Signature, describe
 from ..bundle import Variant
 from ..inputs import Leaf
-from .launch import own_rank
-from .world import the_world
+from .started import own_rank, the_world
 
 Array = np.ndarray[Any, Any]
 _Typed = TypeVar("_Typed", Argument, Result)

@@ -9,16 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...hlo.errors import UserError
 from .world import TIMEOUT, Message, Processes, processes
-
-if TYPE_CHECKING:
-    from ..devices.driver import Driver
-    from .communicator import Communicator
 
 _PAUSE = 2e-3  # seconds
 
@@ -30,7 +26,7 @@ class StoreWorld(Processes):
     def __init__(self, rank: int, size: int, seconds: float) -> None:
         super().__init__(rank, size, seconds)
         self._turn = 0
-        self._carrier: tuple[Driver, Communicator] | None = None  # of arrays
+        self._carrier: Callable[..., None] | None = None  # of arrays
         self._store = _store(rank, size, seconds)
 
     def next_tag(self) -> int:
@@ -53,9 +49,9 @@ class StoreWorld(Processes):
                     f"ended: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
                 ) from error
 
-    def carry_by(self, driver: Driver, communicator: Communicator) -> None:
-        """Arrays go through this GPU's memory from now on."""
-        self._carrier = driver, communicator
+    def carry_by(self, exchange: Callable[..., None]) -> None:
+        """Arrays go through a GPU's memory from now on: `carrier.exchange_by` of it."""
+        self._carrier = exchange
 
     def exchange(
         self,
@@ -70,10 +66,7 @@ class StoreWorld(Processes):
                 f"{what}: processes that torchrun or Slurm has started exchange through their "
                 "GPUs, and no program runs on them yet"
             )
-        from .communicator import exchange_by
-
-        limit = self.seconds if seconds is None else seconds
-        exchange_by(*self._carrier, outgoing, incoming, what, limit)
+        self._carrier(outgoing, incoming, what, self.seconds if seconds is None else seconds)
 
     def abort(self) -> None:
         for communicator in self.communicators.values():

@@ -11,8 +11,10 @@ from ..devices.driver import Driver
 from ..devices.exchanges import Collect, Communicate
 from ..devices.launches import Step
 from ..devices.waiting import Waiting
-from .communicator import Part, communicator_of
-from .world import comm_timeout, joined_world
+from .carrier import communicator_of
+from .communicator import Part
+from .started import joined_world
+from .world import comm_timeout
 
 
 class Together:

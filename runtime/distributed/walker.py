@@ -11,9 +11,10 @@ import numpy as np
 
 from ...specs.generated import plan_pb2
 from .library import Collective
+from .started import joined_world
 from .stretches import stretches
 from .transfers import Exchange, array_at
-from .world import comm_timeout, joined_world, mpi_world
+from .world import comm_timeout, mpi_world
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -8,8 +8,6 @@ wait has a deadline; that for the end of the others has one from each word that 
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import hashlib
 import os
 import sys
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import UserError
-from .launch import end_together, launched, place_without_mpi
 from .words import Words
 
 if TYPE_CHECKING:
@@ -43,7 +40,6 @@ _PAUSE, _LONGEST = 20e-6, 1e-3  # seconds
 # Processes that share a core wait for each other's turn on it.
 _give_way: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 _LONGEST_AT_END = 20e-3  # seconds: the others may have much to do before they end
-_ENDING = 10.0  # seconds in which the others start MPI, where this process fails before it has
 _FORWARDED = 0.5  # seconds in which a launcher reads what was written: it drops the rest at the end
 _LARGEST = 1 << 30  # bytes of one message: MPI counts in 32 bits
 _DATA, _FIRST, _MEETING = 0, 2, 29431  # tags; the last on the communicator of all programs
@@ -190,7 +186,7 @@ class World(Processes):
         return [row.tobytes() for row in found]
 
     def abort(self) -> None:
-        _abort(self.mpi)
+        abort_all(self.mpi)
 
     def leave(self) -> None:
         """Tell the others that this process ends, and wait until they do: MPI ends for all at once.
@@ -199,7 +195,7 @@ class World(Processes):
             return
         self._words.end()
         if self._abandoned:
-            _abort(self.mpi)
+            abort_all(self.mpi)
         pause = _PAUSE
         while not self._words.are_over:
             if silent := self._words.silent(self.seconds):
@@ -208,7 +204,7 @@ class World(Processes):
                     f"a word from {processes(silent)}{_REMEDY}",
                     file=sys.stderr,
                 )
-                _abort(self.mpi)
+                abort_all(self.mpi)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_AT_END)
 
@@ -286,99 +282,12 @@ class World(Processes):
         return self._words is not None and self._words.has_ended(peer)
 
 
-_starting = threading.Lock()
-
-
-_worlds: list[Processes] = []  # none, or the one that there is
-
-
-def the_world(seconds: float | None = None) -> Processes:
-    """The launcher's processes; UserError without mpi4py or an MPI that it finds, or without torch
-    where torchrun or Slurm has started them, or where not all of them start in so many seconds."""
-    with _starting:
-        if not _worlds:
-            limit = comm_timeout(seconds)
-            place = place_without_mpi()
-            if place is not None:
-                from .store import StoreWorld
-
-                world = StoreWorld(*place, limit)
-            else:
-                world = World(_started_mpi(limit), limit)
-            if world.size > 1:
-                world.meet()
-                end_together()
-                atexit.register(_leave, world, os.getpid())
-            _worlds.append(world)
-        return _worlds[0]
-
-
-def _started_mpi(seconds: float) -> Any:
-    """mpi4py's MPI. Its own start would hold Python's lock while it waits for the other processes,
-    so that no deadline could end it."""
-    try:
-        import mpi4py
-
-        if "mpi4py.MPI" not in sys.modules:
-            mpi4py.rc(initialize=False, finalize=True)
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"a program of several processes needs MPI, and mpi4py cannot be used ({error}); "
-            "pip install girih[mpi]"
-        ) from error
-    if not MPI.Is_initialized():
-        watch = threading.Timer(seconds, _end_late_start, (seconds,))
-        watch.daemon = True
-        watch.start()
-        provided = ctypes.c_int()
-        library = ctypes.CDLL(MPI.__file__)  # it finds the functions of the library behind it
-        failed = library.MPI_Init_thread(None, None, MPI.THREAD_MULTIPLE, ctypes.byref(provided))
-        watch.cancel()
-        if failed:
-            raise UserError(f"MPI cannot be started: {MPI.Get_error_string(failed)}")
-    return MPI
-
-
-def _end_late_start(seconds: float) -> None:
-    print(
-        f"girih: process {os.getpid()} waited {seconds:g} s for the others to start MPI; look at "
-        f"what they wrote, or wait longer: --comm-timeout SECONDS or {TIMEOUT}",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(1)
-
-
-def _abort(mpi: Any) -> None:
+def abort_all(mpi: Any) -> None:
     """End all processes of the launcher."""
     sys.stdout.flush()
     sys.stderr.flush()
     time.sleep(_FORWARDED)
     mpi.COMM_WORLD.Abort(1)
-
-
-def end_all_processes() -> None:
-    """Where this process runs with others, or was started to, end all of them: it failed, and they
-    would wait for it."""
-    if not _worlds and launched() == 1:
-        return
-    if _worlds:
-        world = _worlds[0]
-        if world.size > 1:
-            print(f"process {world.rank} of {world.size} failed and ends all", file=sys.stderr)
-            world.abort()
-        return
-    if place_without_mpi() is not None:
-        return  # its launcher sees that it has failed
-    try:
-        mpi = _started_mpi(_ENDING)
-    except UserError:
-        return  # it never ran with others
-    rank, size = mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
-    if size > 1:
-        print(f"process {rank} of {size} failed and ends all", file=sys.stderr)
-        _abort(mpi)
 
 
 def mpi_world(world: Processes, what: str) -> World:
@@ -387,21 +296,6 @@ def mpi_world(world: Processes, what: str) -> World:
         raise UserError(
             f"{what} exchanges over MPI, and torchrun or Slurm has started the processes; start "
             f"them as: mpiexec -n {world.size} ..."
-        )
-    return world
-
-
-def joined_world(count: int, seconds: float | None = None) -> Processes:
-    """The launcher's processes, which are so many; UserError otherwise, or where they do not start
-    in so many seconds. From here on a failure of one ends all."""
-    world = the_world(seconds)
-    world.seconds = comm_timeout(seconds)
-    if world.size != count:
-        raise UserError(
-            f"the program is for {count} processes, and {world.size} "
-            f"{'runs' if world.size == 1 else 'run'} it; start it as: mpiexec -n {count} "
-            "girih run FILE, or mpiexec -n "
-            f"{count} python SCRIPT"
         )
     return world
 
@@ -420,11 +314,6 @@ def comm_timeout(seconds: float | None) -> float:
     if not 0 < found < float("inf"):
         raise UserError(f"{place} must be a number of seconds above 0, not {value!r}")
     return found
-
-
-def _leave(world: Processes, process: int) -> None:
-    if os.getpid() == process:  # not a child of it
-        world.leave()
 
 
 def processes(numbers: Iterable[int]) -> str:

@@ -24,7 +24,7 @@ func.func @main(%x: tensor<4x8xf32>, %w: tensor<8x3xf32>) -> tensor<4x3xf32> {
 @pytest.fixture
 def unchanged_sources(monkeypatch):
     """As in an installed package: the compiler's sources do not change while it runs."""
-    monkeypatch.setattr("girih.backends.cpu.cache.compiler_digest", lambda: "c0ffee")
+    monkeypatch.setattr("girih.backends.cache.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr("girih.backends.cpu.build.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr(build, "CACHE", build.KernelCache())
 
@@ -50,7 +50,7 @@ def test_explain_ls_clear(girih_command, unchanged_sources, tmp_path, monkeypatc
     assert "f32[4,8]" in wide and "f32[5,8]" in wide
     other_cpu = replace(codegen.host_target(), vector_bits=64)
     with monkeypatch.context() as patch:
-        patch.setattr(codegen, "host_target", lambda level: other_cpu)
+        patch.setattr("girih.backends.cpu.facade.host_target", lambda level: other_cpu)
         (other,) = answers("m.mlir", "-s", "numerics=bitwise")
     assert "another target" in other and "vector_bits" in other
 

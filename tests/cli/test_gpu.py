@@ -13,7 +13,8 @@ from girih.hlo.errors import UserError
 from girih.hlo.types import BF16, F32, TensorType
 from girih.options import Options
 from girih.runtime import trust
-from girih.runtime.bundle import Bundle, Variant, write
+from girih.runtime.bundle import Bundle, Variant
+from girih.runtime.bundle_writer import write
 from girih.runtime.devices import cuda
 from girih.runtime.parts import copied_parts
 

@@ -17,7 +17,7 @@ import pytest
 from jax import export
 
 import girih
-from girih.frontends.jax import import_jax, read_exported
+from girih.frontends.jax.importing import import_jax, read_exported
 from girih.hlo.graph import Module
 from girih.hlo.verify import verify
 
@@ -280,7 +280,7 @@ def test_an_export_file_is_read_without_jax() -> None:
 import sys
 for name in ("jax", "jaxlib", "torch", "llvmlite", "flatbuffers"):
     sys.modules[name] = None
-from girih.frontends.jax import read_exported
+from girih.frontends.jax.importing import read_exported
 print(len(read_exported(open({str(DATA / "classifier.jax_export")!r}, "rb").read()).weights))
 """
     result = subprocess.run(

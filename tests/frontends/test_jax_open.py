@@ -11,8 +11,8 @@ from jax import export
 from jax import numpy as jnp
 
 import girih
-from girih.frontends.jax import read_exported
 from girih.frontends.jax.exported import _size
+from girih.frontends.jax.importing import read_exported
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.verify import require_proven_sizes
 

@@ -19,7 +19,7 @@ import pytest
 from jax import export, lax
 
 import girih
-from girih.frontends.jax import read_exported
+from girih.frontends.jax.importing import read_exported
 from girih.frontends.stablehlo import read_tree
 from girih.frontends.stablehlo.convert import Converter, EntryArgument
 from girih.hlo.graph import Module

@@ -10,7 +10,7 @@ import pytest
 
 import girih
 from girih.annotate import annotated
-from girih.frontends.shard import read_dims, sharding_in, spec_text, with_dim
+from girih.frontends.shard_specs import read_dims, sharding_in, spec_text, with_dim
 from girih.hlo.graph import Module
 from girih.hlo.sharding import Mesh
 from girih.hlo.verify import HLO, verify

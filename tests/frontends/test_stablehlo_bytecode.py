@@ -16,7 +16,7 @@ from mlir_reference import flat_attributes, mlir_context, mlir_facts, tree_facts
 
 import girih
 from girih.frontends import tree
-from girih.frontends.jax import read_exported
+from girih.frontends.jax.importing import read_exported
 from girih.frontends.stablehlo import read_stablehlo, read_tree
 from girih.frontends.stablehlo.bytecode import read_bytecode
 from girih.frontends.stablehlo.literals import read_elements

@@ -15,9 +15,9 @@ from girih.frontends.stablehlo import read_stablehlo
 from girih.frontends.stablehlo.versions import STABLE, parse_version, version_text
 from girih.frontends.stablehlo.write import write_artifact, write_text
 from girih.hlo import ops, wire
-from girih.hlo.build import Builder, build_module
+from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module, Origin
-from girih.hlo.ops.tile import TILE_OPS
+from girih.hlo.tiling import TILE_OPS
 from girih.hlo.types import C64, F32, TensorType, tensor_of
 
 from .stablehlo_programs import PLAIN, SMALL, main_of
@@ -115,7 +115,7 @@ def cases() -> Iterator[tuple[str, Module]]:
             continue
         for case in itertools.islice(room.cases(), 2):
             kinds = case.input_types or [tensor_of(array) for array in case.inputs]
-            regions = case.regions() if case.regions else ()
+            regions = case.regions(build_region) if case.regions else ()
 
             def body(b: Builder, *values: Any, case=case, room=room, regions=regions) -> Any:
                 facts = case.attributes

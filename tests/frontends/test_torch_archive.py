@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 import girih
-from girih.frontends.torch import import_torch
 from girih.frontends.torch.archive import read_archive
+from girih.frontends.torch.importing import import_torch
 from girih.frontends.torch.sizes import Unreadable, parse_size
 from girih.hlo.errors import UserError
 from girih.hlo.symbols import SymbolicDim, ceildiv, maximum
@@ -79,7 +79,7 @@ def test_reading_needs_no_torch(archive: bytes, tmp_path: Path) -> None:
     path.write_bytes(archive)
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from girih.frontends.torch import import_torch\n"
+        "from girih.frontends.torch.importing import import_torch\n"
         f"module = import_torch({str(path)!r})\n"
         "print(len(module.weights), *[n for n in sys.modules if n.startswith('torch.')])"
     )

@@ -134,7 +134,7 @@ def no_open_code(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnsupportedError("nothing here takes open sizes")
         return plain(module, **options)
 
-    monkeypatch.setattr(girih.compiler, "compile", compile)
+    monkeypatch.setattr("girih.dynamo.compile", compile)
 
 
 def test_a_compilation_for_each_size_is_told(no_open_code: None, made: list[Any]) -> None:
@@ -316,7 +316,7 @@ def test_tensors_on_a_gpu_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
         programs.append(FakeProgram(real(module, options=options)))
         return programs[-1]
 
-    monkeypatch.setattr(girih.compiler, "compile", compile)
+    monkeypatch.setattr("girih.dynamo.compile", compile)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (8, number))
     monkeypatch.setattr(dynamo, "_gpu_of", lambda args: 6)
     taken: list[Any] = []

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import ZOO, relative_error
 from torch import nn
 from torch._higher_order_ops import while_loop
 from torch.nn import functional as F
 from torch.utils import _pytree
 
 import girih
-from girih.frontends.torch import import_torch, lowerings, shard_operator
+from girih.frontends.torch import lowerings, shard_operator
 from girih.frontends.torch.exported import array_of
 from girih.frontends.torch.functional import MAYBE_VIEWS, VIEWS, operator
+from girih.frontends.torch.importing import import_torch
 from girih.frontends.torch.lowerings import LOWERINGS
 from girih.hlo.errors import ImportBlockers, UserError
 from girih.hlo.graph import Module
@@ -32,6 +32,7 @@ from girih.hlo.stated_sizes import with_stated_sizes
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.verify import verify
 from girih.kernels import torch_operator
+from models import ZOO, relative_error
 
 TORCH_ZOO = [model for model in ZOO if model.framework == "torch"]
 

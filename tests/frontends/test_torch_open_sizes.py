@@ -15,7 +15,7 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 import girih
-from girih.frontends.torch import import_torch
+from girih.frontends.torch.importing import import_torch
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils import _pytree
 
 import girih
-from girih.frontends.torch import import_torch
 from girih.frontends.torch.exported import array_of
+from girih.frontends.torch.importing import import_torch
 from girih.hlo.interpret import interpret
 
 from . import torch_place_cases, torch_window_cases  # noqa: F401 - they add to CASES

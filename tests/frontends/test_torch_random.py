@@ -15,7 +15,7 @@ from torch._higher_order_ops import while_loop
 from torch.nn import functional as F
 
 import girih
-from girih.frontends.torch import import_torch
+from girih.frontends.torch.importing import import_torch
 from girih.hlo.errors import UserError
 
 COUNT = 100_000

@@ -134,13 +134,13 @@ def _exported() -> list[bytes]:
 
 
 def _read_exported(data: bytes) -> Any:
-    from girih.frontends.jax import read_exported
+    from girih.frontends.jax.importing import read_exported
 
     return read_exported(memoryview(data), "fuzz")
 
 
 def _read_archive(data: bytes) -> Any:
-    from girih.frontends.torch import import_torch
+    from girih.frontends.torch.importing import import_torch
 
     return import_torch(data)
 
@@ -199,7 +199,7 @@ def _compiled() -> Any:
 
 
 def _bundles() -> list[bytes]:
-    from girih.runtime.bundle import write
+    from girih.runtime.bundle_writer import write
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fuzz.girih"
@@ -224,10 +224,10 @@ def _plans() -> list[bytes]:
 
 
 def _read_plan(data: bytes) -> None:
-    from girih.compiler import simulated_gpu
     from girih.runtime import devices
     from girih.runtime.bundle import Variant
     from girih.runtime.plans import check_version, parse_plan
+    from girih.simulated import simulated_gpu
 
     parts = _compiled()[0].parts
     plan = parse_plan(Variant(data))

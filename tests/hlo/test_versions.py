@@ -75,7 +75,7 @@ def with_kernel(reference: bool) -> Module:
 
     def call(b, x):
         twice = [build_region([kind], lambda b, x: [b("add", x, x)])] if reference else []
-        regions = (*case.regions(), *twice)  # pyright: ignore[reportOptionalCall]
+        regions = (*case.regions(build_region), *twice)  # pyright: ignore[reportOptionalCall]
         return b.op("kernel_call", [x], case.attributes, regions, case.result_types).result
 
     def body(b, x):
@@ -116,7 +116,7 @@ def test_what_an_older_format_cannot_say_is_listed_with_place_and_remedy():
 def with_foreign_kernel(reference: bool) -> Module:
     (case,) = find("foreign_call").cases()
     assert case.regions is not None
-    regions = case.regions() if reference else ()
+    regions = case.regions(build_region) if reference else ()
     kind = tensor_of(np.asarray(case.inputs[0]))
 
     def body(b, x):

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from girih.compiler import signature_of
 from girih.hlo.build import Builder, build_module, build_region
-from girih.hlo.graph import Module, Region
+from girih.hlo.graph import Module, Region, signature_of
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.optimizer.lending import lend
 from girih.optimizer.measure import measure, size_of

@@ -19,7 +19,7 @@ def training_step() -> Module:
     import jax.numpy as jnp
     import numpy as np
 
-    from girih.compiler import import_model
+    from girih.imports import import_model
 
     def loss(parameters, tokens, labels):
         x = parameters["table"][tokens]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from girih.compiler import import_model
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
+from girih.imports import import_model
 from girih.optimizer.licence import Ledger
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 

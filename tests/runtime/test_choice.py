@@ -8,7 +8,8 @@ import pytest
 import girih
 from girih.hlo.errors import UserError
 from girih.runtime import devices
-from girih.runtime.bundle import Bundle, MemoryParts, Variant, write
+from girih.runtime.bundle import Bundle, MemoryParts, Variant
+from girih.runtime.bundle_writer import write
 from girih.runtime.devices import cuda
 from girih.runtime.devices.architectures import architecture_of, parse_architecture
 from girih.runtime.devices.choice import choose, simulated

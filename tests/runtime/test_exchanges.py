@@ -14,7 +14,7 @@ from girih import UserError
 from girih.hlo.messages import most_staged
 from girih.runtime.devices import exchanges
 from girih.runtime.devices.exchanges import Communicate, exchange_steps
-from girih.runtime.devices.launches import Started, Where, Work
+from girih.runtime.devices.gpu_steps import Started, Where, Work
 from girih.specs.generated import plan_pb2
 
 from .distributed.test_transfers import COUNT, boxes_of, planned, wanted

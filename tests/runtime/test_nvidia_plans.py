@@ -10,7 +10,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.launches import ARENA, CALL, SCRATCH, Choose, Mapped, Work, decode
+from girih.runtime.devices.gpu_steps import Choose, Mapped, Work
+from girih.runtime.devices.launches import ARENA, CALL, SCRATCH, decode
 from girih.runtime.timeline import Timeline
 from girih.specs.generated import plan_pb2
 

@@ -13,7 +13,8 @@ from girih.compiler import with_targets
 from girih.hlo.build import build_module
 from girih.hlo.errors import UserError
 from girih.hlo.types import F32, TensorType
-from girih.runtime.bundle import Bundle, Check, write
+from girih.runtime.bundle import Bundle, Check
+from girih.runtime.bundle_writer import write
 from girih.runtime.devices import cpu, processors
 from girih.runtime.devices.processors import Processor
 from girih.runtime.loading import choose_variant

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....hlo.build import Builder
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
-from ....hlo.graph import Op, Region, Value, arguments
-from ....hlo.types import real_type
+from ....hlo.graph import Op, Region, arguments
 from ....optimizer.windows import opened
-from ...plain import composite
-from ..codegen import KernelCode, Target
+from ...llvm.target import KernelCode
+from ..codegen import Target
 from .blocking import Blocking, ProductShape
 from .convolution import emit_convolution
 from .dot import Uneven, emit_dot, product_of
 from .packing import packing_for
 
-__all__ = ["emit", "packing_for", "shape_of"]
+__all__ = ["Uneven", "emit", "packing_for", "shape_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,
@@ -27,13 +25,12 @@ _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
 
 def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode:
     """The kernel of a contraction, or of a fusion around one; `blocking`, for products that have
-    a `shape_of`, says how it is cut."""
+    a `shape_of`, says how it is cut. Uneven where there is none."""
     op, body, contraction = _parts(op)
     ops = body.ops if body is not None else (op,)
     flops = sum(inner.definition.flops(inner) for inner in ops)
     if contraction.type.element.is_complex:
-        region = body if body is not None else _real_products(op)
-        return composite.emit(region, target, flops)
+        raise Uneven("no kernel multiplies complex numbers")
     module = target.module()
     symbol = contraction.name
     if contraction.type.size == 0:
@@ -41,14 +38,9 @@ def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode
         return KernelCode(module.text(), symbol, 0, 0, 0.0, 0.0, False)
     values = list(body.arguments) if body is not None else list(op.operands)
     extra = () if blocking is None else (blocking,)
-    try:
-        tiles, scratch = _EMITTERS[contraction.name](
-            module, symbol, contraction, body, values, target, *extra
-        )
-    except Uneven as error:
-        if body is None:
-            raise CompilerBug(str(error)) from error
-        return composite.emit(body, target, flops)
+    tiles, scratch = _EMITTERS[contraction.name](
+        module, symbol, contraction, body, values, target, *extra
+    )
     read = values if body is None else [value for value in values if value in body.uses]
     moved = at_hint(sum(value.tensor.bytes for value in (*read, *op.results)))
     return KernelCode(
@@ -94,19 +86,3 @@ def _parts(op: Op) -> tuple[Op, Region | None, Op]:
     if len(found) != 1:
         raise CompilerBug(f"a contract kernel must hold one contraction, not {len(found)}")
     return op, body, found[0]
-
-
-def _real_products(op: Op) -> Region:
-    """A complex contraction as four real ones."""
-    b = Builder()
-    left, right = b.arguments([value.type for value in op.operands])
-    kind = op.type.with_element(real_type(op.type.element))
-
-    def product(x: Value, y: Value) -> Value:
-        return b.op(op.name, [x, y], op.attributes, types=[kind]).result
-
-    a, c = b("real", left), b("real", right)
-    d, e = b("imag", left), b("imag", right)
-    real = b("subtract", product(a, c), product(d, e))
-    imaginary = b("add", product(a, e), product(d, c))
-    return b.region([b("complex", real, imaginary)])

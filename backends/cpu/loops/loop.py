@@ -13,27 +13,29 @@ from collections.abc import Iterator, Sequence
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ... import llvm
-from ...llvm.elementwise import ElementEmitter, Mask
-from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
-from ...plain import composite
+from ...llvm.elementwise import ElementEmitter
+from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
+from ...llvm.target import KernelCode
 from ...plain.boxes import Box, boxes, crossing
 from ...plain.frame import Frame, computable, cost, steps, tile_range
-from ..codegen import KernelCode, Target
+from ..codegen import Target
 from . import blocking, transpose
 from .blocking import LoopBlocking
 
 _ENOUGH_TILES = 16  # rows that are not cut
 
 
+def takes(region: Region) -> bool:
+    """Whether `emit` has a kernel for the region of a `loop` fusion."""
+    dims = region.results[0].dims
+    reduces = any(op.name == "reduce" for op in region.ops)
+    return not reduces and all(r.dims == dims for r in region.results) and computable(region)
+
+
 def emit(
     region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
 ) -> KernelCode:
-    """The kernel of a `loop` fusion's region, cut as said or as usual."""
-    dims = region.results[0].dims
-    reduces = any(op.name == "reduce" for op in region.ops)
-    same = all(root.dims == dims for root in region.results)
-    if reduces or not same or not computable(region):
-        return composite.emit(region, target, flops)
+    """The kernel of a `loop` fusion's region that it takes, cut as said or as usual."""
     frame = Frame(target, region.argument_types, region.result_types)
     emitter = frame.emitter(region)
     tiles = 0
@@ -81,7 +83,7 @@ def _box(
                 for copy in range(copies):
                     place = j + copy * lanes
                     index = box.index(emitter, [*positions, place], lanes)
-                    store_roots(frame, emitter, region, index, lanes, mask)
+                    frame.store_roots(emitter, region, index, lanes, mask)
     return tiles
 
 
@@ -119,17 +121,3 @@ def _outer_positions(
     emitter: ElementEmitter, row: Affine, outer: Sequence[int]
 ) -> tuple[Affine, ...]:
     return delinear(emitter.indexer, row, outer, 1)
-
-
-def store_roots(
-    frame: Frame,
-    emitter: ElementEmitter,
-    region: Region,
-    index: Sequence[Affine],
-    width: int,
-    mask: Mask | None,
-) -> None:
-    """Computes the roots at an index and stores them; all loads come before the first store."""
-    registers = [emitter.value(root, index, width, mask) for root in region.results]
-    for root, register, pointer in zip(region.results, registers, frame.outputs, strict=True):
-        emitter.store(pointer, register, root.element, linear(index, root.dims), width, mask)

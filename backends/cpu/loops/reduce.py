@@ -16,29 +16,37 @@ from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
-from ...plain import composite
+from ...llvm.target import KernelCode
 from ...plain.frame import Frame, computable, cost, lanes_for, tile_range
 from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
-from ..codegen import KernelCode, Target
+from ..codegen import Target
 from .blocking import LoopBlocking
 
 COLUMNS = 4  # vectors of kept elements per tile
 LONG = 1024  # terms that one accumulator of a long sum takes before it is added to the others
 
 
-def emit(
-    region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
-) -> KernelCode:
-    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after. `cut`
-    says how many lanes and accumulators; None: as many as usual."""
-    reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
+def takes(region: Region) -> bool:
+    """Whether `emit` has a kernel for the region of a `reduce` fusion: reductions of one shape, no
+    operations after."""
+    reductions = _reductions(region)
     roots = {result for r in reductions for result in r.op.results}
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     simple = len(shapes) == 1 and set(region.results) <= roots
-    if not simple or nested(reductions) or not computable(region):
-        return composite.emit(region, target, flops)
-    return _Reduce(region, target, reductions, cut).emit(flops)
+    return simple and not nested(reductions) and computable(region)
+
+
+def emit(
+    region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
+) -> KernelCode:
+    """The kernel of a `reduce` fusion's region that it takes. `cut` says how many lanes and
+    accumulators; None: as many as usual."""
+    return _Reduce(region, target, _reductions(region), cut).emit(flops)
+
+
+def _reductions(region: Region) -> list[Reduction]:
+    return [Reduction(op) for op in region.ops if op.name == "reduce"]
 
 
 class _Reduce:

@@ -18,10 +18,11 @@ from ...llvm import elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask, Override, splat
 from ...llvm.index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
+from ...llvm.target import KernelCode
 from ...plain.frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.passes import Pass, cone, outer_rank, plan
-from ..codegen import KernelCode, Target
+from ..codegen import Target
 from .blocking import LoopBlocking
 
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
@@ -382,14 +383,17 @@ def total_lanes(register: Register) -> int:
     return flat([register])[0].lanes
 
 
+def takes(region: Region) -> bool:
+    """Whether `emit` has a kernel for the region of a `rows` fusion."""
+    empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
+    return outer_rank(region) is not None and not empty and computable(region)
+
+
 def emit(
     region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
 ) -> KernelCode:
-    """The kernel of a `rows` fusion's region. `cut`: how many lanes, and vectors of a turn."""
-    from ...plain import composite
-
+    """The kernel of a `rows` fusion's region that it takes. `cut`: how many lanes, and vectors of a
+    turn."""
     outer = outer_rank(region)
-    empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
-    if outer is None or empty or not computable(region):
-        return composite.emit(region, target, flops)
+    assert outer is not None
     return _Rows(region, target, outer, cut).emit(flops)

@@ -59,8 +59,6 @@ def emit(
     cut: LoopBlocking | None,
 ) -> int:
     """Emits one box as tiles from number `first` on, blocks of rows each; returns how many."""
-    from .loop import store_roots
-
     f, scopes = frame.function, frame.scopes
     extents = box.extents()
     across, inner = extents[crossing.group], extents[-1]
@@ -91,7 +89,7 @@ def emit(
 
     def rows(outer: Sequence[Affine], row: Affine, begin: int) -> None:
         for j, lanes, _, mask in steps(scopes, frame.target, begin, inner, inner, width, 1):
-            store_roots(frame, plain, region, index(outer, row, j, lanes), lanes, mask)
+            frame.store_roots(plain, region, index(outer, row, j, lanes), lanes, mask)
 
     with (
         tile_range(frame, first, tiles) as (low, high),
@@ -115,7 +113,7 @@ def emit(
                         staged.row = r
                         lanes = Axis(j_loop.index, inner, CONSECUTIVE, scopes.depth, width)
                         at = index(outer, (base + r).within(0, across - 1), of_axis(lanes), width)
-                        store_roots(frame, staged, region, at, width, None)
+                        frame.store_roots(staged, region, at, width, None)
                 if inner % width:
                     with scopes.loop(0, width, extent=width) as (r, _):
                         rows(outer, (base + r).within(0, across - 1), whole)

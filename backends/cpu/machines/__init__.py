@@ -10,12 +10,12 @@ import functools
 import hashlib
 import os
 import platform
-import sys
 from importlib import resources
 from pathlib import Path
 
 from ....hlo.errors import UserError
 from ....optimizer.machine import Machine, digest, from_json, read_machine, to_json
+from ...cache import cache_folder
 from ..codegen import Target
 
 HOST = "host"
@@ -86,17 +86,6 @@ def keep(machine: Machine) -> Path:
 def host_name() -> str:
     """The processor's name, for people."""
     return _identity()[0]
-
-
-def cache_folder() -> Path:
-    """Where this user's caches of girih are, by the platform's convention."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "girih"
 
 
 def _identity() -> list[str]:

@@ -15,9 +15,10 @@ from ....hlo.graph import Op, Region, Value
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask, Override
 from ...llvm.index import CONSECUTIVE, SAME, Affine, linear
+from ...llvm.target import KernelCode
 from ...plain.frame import Frame, lanes_for, tile_range
 from ...plain.monoid import Reduction, flat, spread, unflat
-from ..codegen import KernelCode, Target
+from ..codegen import Target
 
 _VECTORS = 4  # columns at a time: sums that hide the latency of an addition
 

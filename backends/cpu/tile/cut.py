@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ....hlo.build import Builder, make_op
 from ....hlo.graph import Op, Region, Value, arguments, union_origins
-from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.tiling import MEMORY_OPS
 from ....optimizer.passes.fuse import fuse_region
 from ....optimizer.regions import extract, inline
 from ...llvm import arithmetic

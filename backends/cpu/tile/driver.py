@@ -19,13 +19,14 @@ from ....hlo.symbols import Dim
 from ....optimizer.overwriting import may_overwrite, tiles_may_overwrite
 from ... import llvm
 from ...llvm import arithmetic, elements
-from ..codegen import KernelCode, Target
+from ...llvm.target import KernelCode
+from ..codegen import Target
 from .arena import Arena
 from .control import CONTROL
 from .cut import Block, Cutter, Step
 from .layout import turned
 from .moves import Move, move_of
-from .nests import Nest, Nests, view_of
+from .nests import EmitNest, Nest, Nests, view_of
 from .parting import Parting
 from .scope import Finish, Place, Scope
 from .windows import Windows, contiguous, offsets_of
@@ -37,7 +38,9 @@ class Driver:
     """Emits one kernel_call. parted: whether tiles at the ends of open dims are computed as far as
     they lie inside."""
 
-    def __init__(self, kernel: Op, target: Target, parted: bool = True) -> None:
+    def __init__(
+        self, kernel: Op, target: Target, emit_nest: EmitNest, parted: bool = True
+    ) -> None:
         self.region = memory = turned(kernel.regions[0], target)
         inputs = len(kernel.operands)
         self.shared = {  # memories that may be one: an input and a result
@@ -52,7 +55,7 @@ class Driver:
         self.cutter = Cutter(kernel, self.windows.masks, self.windows.idle)
         self.module = target.module()
         self.f = self.module.kernel(SYMBOL)
-        self.nests = Nests(self.module, target)
+        self.nests = Nests(self.module, target, emit_nest)
         self.arena = Arena()
         self.notes: dict[str, None] = {}
         self.memory: dict[Value, llvm.Value] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,13 +12,16 @@ from ....hlo.graph import Op, Value, arguments
 from ....hlo.symbols import Dim, SymbolicDim
 from ....optimizer.regions import inline
 from ... import llvm
+from ...llvm.target import KernelCode
 from ...plain.composite import merged, renamed
 from .. import contract
-from ..codegen import KernelCode, Target
+from ..codegen import Target
 from ..contract import blocking
 from ..contract.blocking import Blocking, ProductShape
 from . import columns
 from .moves import Move, emit_move
+
+EmitNest = Callable[[Op, Target], KernelCode]
 
 
 class View(NamedTuple):
@@ -54,8 +57,8 @@ class Nest:
 class Nests:
     """The nests of one kernel. Equal ones are emitted once."""
 
-    def __init__(self, module: llvm.Module, target: Target) -> None:
-        self.module, self.target = module, target
+    def __init__(self, module: llvm.Module, target: Target, emit_nest: EmitNest) -> None:
+        self.module, self.target, self.emit_nest = module, target, emit_nest
         self.scratch = 0  # the most that a nest needs
         self.notes: dict[str, None] = {}
         self._pieces: dict[str, tuple[str, str]] = {}  # by text: symbol and name
@@ -102,12 +105,10 @@ class Nests:
         return None if shape is None else contract.emit(op, self.target, one_tile(shape))
 
     def _emit(self, op: Op) -> Nest:
-        from .. import kernels  # it dispatches to this package
-
         if op.attributes.get("kind") == "columns":
             code = columns.emit(op.regions[0], self.target, op.definition.flops(op))
         else:
-            code = self._product(op) or kernels.emit(op, self.target)
+            code = self._product(op) or self.emit_nest(op, self.target)
         names = code.symbol, f"nest{len(self._pieces)}"
         _, name = self._pieces.setdefault(code.ir_text, names)
         self.scratch = max(self.scratch, largest(code.scratch_bytes))

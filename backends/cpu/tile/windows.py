@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from ....hlo.deciding import surely_at_most, surely_below
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
-from ....hlo.ops.tile import MEMORY_OPS
 from ....hlo.positions import difference, least
 from ....hlo.symbols import Dim, SymbolicDim
+from ....hlo.tiling import MEMORY_OPS
 from .moves import move_of
 
 

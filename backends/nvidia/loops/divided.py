@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....optimizer.cost.model import streamed
@@ -21,9 +20,7 @@ from ...plain.passes import Pass
 from .head import Kernel
 from .line import Line
 from .partials import Partials
-
-if TYPE_CHECKING:
-    from .rows import Cut, Rows
+from .row_code import Cut, Rows
 
 WARPS = 8  # of a block
 TURN = 4  # vectors that a thread of a part has at least
@@ -52,8 +49,6 @@ def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> in
 
 def emit(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut, parts: int) -> None:
     """The launches of a fusion whose rows are divided into so many parts."""
-    from .rows import Rows  # which asks for this
-
     cut = replace(cut, lanes=32, warps=WARPS)
     folds = [step for step in passes if step.reductions]
     rows = math.prod(kernel.region.results[0].dims[:outer])

@@ -29,6 +29,7 @@ from .groups import Group
 from .head import Kernel, Part, nothing, require_elements
 from .line import Line
 from .partials import Partials
+from .row_code import THREADS
 from .threads import ACCESS_BYTES, ThreadEmitter
 
 COPIES = 4  # elements of a column that a turn of a loop reads
@@ -180,7 +181,7 @@ class _Reduce:
             copies = cut.copies(-(-self.length // parts), width)
             chunks = -(-length // (parts * cut.threads * width))
             parts = -(-length // (chunks * cut.threads * width))
-        each = 1 if cut.warps > 1 else max(1, rows.THREADS // cut.lanes)
+        each = 1 if cut.warps > 1 else max(1, THREADS // cut.lanes)
         part = self.kernel.entry("reduce", max(WARP, cut.threads * each), self.partial(parts))
         f, scopes = part.function, part.scopes
         emitter = part.emitter()

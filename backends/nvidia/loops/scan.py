@@ -26,6 +26,7 @@ from .groups import Group, lane_of, selected
 from .head import Kernel, Part, nothing
 from .line import Line
 from .partials import Partials
+from .row_code import THREADS
 from .threads import ACCESS_BYTES
 
 COPIES = 4  # chunks of a turn of the first pass
@@ -72,7 +73,7 @@ class _Scan:
             parts = max(1, min(wanted, self.length // (threads * rows.KEPT)))
             chunks = -(-self.length // (parts * threads * self.width))
             self.parts = -(-self.length // (chunks * threads * self.width))
-        self.each = 1 if self.warps > 1 else rows.THREADS // WARP
+        self.each = 1 if self.warps > 1 else THREADS // WARP
 
     def emit(self) -> KernelCode:
         extra: list[Parameter] = []

@@ -239,6 +239,51 @@ Source = Callable[[llvm.Value, llvm.Value], Record]  # the record at (line, plac
 Sink = Callable[[llvm.Value, llvm.Value, Record], None]  # takes the record at (line, place)
 
 
+class _Items:
+    """The items of a block: the records of its segments."""
+
+    def __init__(self, part: Part, segments: Segments) -> None:
+        self.part, self.segments = part, segments
+        f, size = part.function, segments.size
+        number = part.block
+        self.piece: llvm.Value = llvm.constant("i32", 0)  # of its line, where a line is in parts
+        if segments.parts > 1:
+            line = f.udiv(number, segments.parts)
+            self.piece = f.sub(number, f.mul(line, segments.parts))
+            number = line
+        self.first_line = f.mul(number, segments.each)
+        self.begin = f.mul(self.piece, size)
+        self.length: llvm.Operand = size
+        if segments.length % size:
+            self.length = f.min(f.sub(segments.length, self.begin), size)
+
+    @contextmanager
+    def each(self) -> Iterator[tuple[llvm.Value, llvm.Value, llvm.Value]]:
+        """(item, its line, its place in the segment) of those that exist."""
+        f, segments = self.part.function, self.segments
+        with turns(self.part, segments.size * segments.each) as item:
+            own, place = self._split(item)
+            line = f.add(self.first_line, own)
+            inside = None
+            if segments.lines % segments.each:
+                inside = f.compare("ult", line, segments.lines)
+            if isinstance(self.length, llvm.Value):
+                inside = f.compare("ult", place, self.length)
+            if inside is None:
+                yield item, line, place
+            else:
+                with f.if_then(inside):
+                    yield item, line, place
+
+    def _split(self, item: llvm.Value) -> tuple[llvm.Value, llvm.Value]:
+        """(line in the block, place in the segment)"""
+        f, size = self.part.function, self.segments.size
+        if self.segments.each == 1:
+            return llvm.constant("i32", 0), item
+        own = f.udiv(item, size)
+        return own, f.sub(item, f.mul(own, size))
+
+
 def sort_segments(
     part: Part,
     order: Comparing,
@@ -250,54 +295,15 @@ def sort_segments(
 ) -> None:
     """The code of a block: reads its segments' records, sorts them in shared memory, hands the
     first `kept` of each on, with their places in the line of the kept ones."""
-    f = part.function
-    size, items = segments.size, segments.size * segments.each
-    stores = []
-    for _ in range(2):
-        bases = []
-        for kind in kinds:
-            nbytes = llvm.bits_of(kind) // 8
-            bases.append(part.at(part.shared(nbytes * items)))
-        stores.append(bases)
-    number = part.block
-    piece: llvm.Value = llvm.constant("i32", 0)
-    if segments.parts > 1:
-        line = f.udiv(number, segments.parts)
-        piece = f.sub(number, f.mul(line, segments.parts))
-        number = line
-    first_line = f.mul(number, segments.each)
-    begin = f.mul(piece, size)
-    length: llvm.Operand = size
-    if segments.length % size:
-        length = f.min(f.sub(segments.length, begin), size)
-
-    def split(item: llvm.Value) -> tuple[llvm.Value, llvm.Value]:
-        """(line in the block, place in the segment)"""
-        if segments.each == 1:
-            return llvm.constant("i32", 0), item
-        own = f.udiv(item, size)
-        return own, f.sub(item, f.mul(own, size))
-
-    @contextmanager
-    def items_of() -> Iterator[tuple[llvm.Value, llvm.Value, llvm.Value]]:
-        """(item, its line, its place) of those that exist."""
-        with turns(part, items) as item:
-            own, place = split(item)
-            line = f.add(first_line, own)
-            inside = None
-            if segments.lines % segments.each:
-                inside = f.compare("ult", line, segments.lines)
-            if isinstance(length, llvm.Value):
-                inside = f.compare("ult", place, length)
-            if inside is None:
-                yield item, line, place
-            else:
-                with f.if_then(inside):
-                    yield item, line, place
-
+    f, size = part.function, segments.size
+    stores = [
+        [part.at(part.shared(llvm.bits_of(kind) // 8 * size * segments.each)) for kind in kinds]
+        for _ in range(2)
+    ]
+    items = _Items(part, segments)
     front = Store(f, kinds, stores[0])
-    with items_of() as (item, line, place):
-        front.put(item, source(line, f.add(begin, place)))
+    with items.each() as (item, line, place):
+        front.put(item, source(line, f.add(items.begin, place)))
     barrier(f)
     levels = max(0, (size - 1).bit_length())
     zero = llvm.constant("i32", 0)
@@ -307,10 +313,10 @@ def sort_segments(
         with f.for_range(zero, llvm.constant("i32", levels), 1, pairs) as loop:
             here, there = loop.carried[: len(kinds)], loop.carried[len(kinds) :]
             run = f.shl(llvm.constant("i32", 1), loop.index)
-            with items_of() as (item, line, place):
+            with items.each() as (item, line, place):
                 first = f.sub(item, place)
                 to, record = merged(
-                    order, line, Store(f, kinds, here), first, place, length, run,
+                    order, line, Store(f, kinds, here), first, place, items.length, run,
                     f.add(loop.index, 1),
                 )  # fmt: skip
                 Store(f, kinds, there).put(f.add(first, to), record)
@@ -319,8 +325,8 @@ def sort_segments(
         final = loop.results[: len(kinds)]
     back = Store(f, kinds, final)
     share = min(kept, size)
-    with items_of() as (item, line, place):
-        at = f.add(f.mul(piece, share), place)
+    with items.each() as (item, line, place):
+        at = f.add(f.mul(items.piece, share), place)
         if share < size:
             with f.if_then(f.compare("ult", place, share)):
                 sink(line, at, back.get(item))

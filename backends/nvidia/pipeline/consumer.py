@@ -346,90 +346,18 @@ class Consumer(Role):
         A round issues its own heads and the tail of the round before, computes from the heads what
         does not need that tail, and only then waits for it.
         """
-        f, evaluator, body = self.f, self.evaluator, loop.regions[0]
-        heads, (tail,) = self.plan.heads, self.plan.tails
-        assert isinstance(tail.left, Tile)
-        arguments = body.arguments[1:]
-        number = body.results.index(tail.result)
-        late = _depends(body, arguments[number])
-        early = [n for n, value in enumerate(body.results) if n != number and value not in late]
-        rest = [n for n in range(len(arguments)) if n != number and n not in early]
-        kept = [*early, *rest]
-        head_rings = self._rings(heads)
-        tail_rings = self._rings([tail])
-        moving = [*head_rings, *tail_rings]
         self.wait_staying()
         lower, upper = self.bounds(loop)
-
-        def enter(index: Value, found: dict[int, list[Value]]) -> None:
-            self.enter(loop, index)
-            for n, elements_ in found.items():
-                evaluator.bind(arguments[n], evaluator.given(arguments[n], elements_))
-
-        def compute(which: Sequence[int]) -> list[list[Value]]:
-            return [self.whole(arguments[n], body.results[n]) for n in which]
-
-        def prepare() -> tuple[list[Value], list[Value]]:
-            """What the tail takes: its left operand's words, and what it adds to."""
-            words = self.words(tail)
-            assert words is not None
-            return [w for block in words for step in block for w in step], self.start(tail)[0]
-
-        # The first round, without its tail.
-        initial = {n: self.whole(a, loop.operands[2 + n]) for n, a in enumerate(arguments)}
-        with evaluator.scope():
-            enter(lower, initial)
-            self.heads(heads, head_rings)
-            values = compute(kept)
-            words, sums = prepare()
-        state = [words, sums, *values]
-        first = f.add(lower, loop.step)
+        code = _Rotation(self, loop, self.plan.heads, self.plan.tails[0])
+        state = code.begin(lower)
+        first = self.f.add(lower, loop.step)
         always, early_masks = masks(self.plan.work)
-
-        def rounds(begin: Value, end: Value, holds: Sequence[Tile]) -> None:
-            """The rounds from `begin` to `end`, in which some masks hold everywhere."""
-            nonlocal state
-            evaluator.holds = frozenset(holds)
-            flat = [element for value in state for element in value]
-            with f.for_range(
-                begin, end, loop.step, [*self.flat(moving), *flat], metadata=rolled(f)
-            ) as inner:
-                words, sums, *given = _split(self.resume(moving, inner.carried), state)
-                carried = dict(zip(kept, given, strict=True))
-                with evaluator.scope():
-                    enter(inner.index, carried)
-                    self.take_turn()
-                    flying = self.start_heads(heads, head_rings)
-                    over = self.start_tail(tail, tail_rings, sums, words)
-                    self.give_turn()
-                    self.bind_heads(heads, hopper.matrix_wait(f, 1, flying))
-                    self.leave(head_rings)
-                    soon = compute(early)
-                    hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
-                    over = hopper.matrix_wait(f, 0, over)
-                    self.leave(tail_rings)
-                    value = arguments[number]
-                    evaluator.bind(value, evaluator.given(value, over))
-                    late_values = compute(rest)
-                    found = [*prepare(), *soon, *late_values]
-                flat = [element for one in found for element in one]
-                inner.carry(*self.flat(moving), *flat)
-            state = _split(self.resume(moving, inner.results), state)
-            evaluator.holds = frozenset()
-
         if early_masks:
             known = [*always, *(mask.value for mask in early_masks)]
-            middle = first_rounds(evaluator, early_masks, first, upper, loop.step)
-            rounds(first, middle, known)
+            middle = first_rounds(self.evaluator, early_masks, first, upper, loop.step)
+            state = code.rounds(first, middle, known, state)
             first = middle
-        rounds(first, upper, always)
-        words, sums, *given = state
-        over = hopper.matrix_wait(f, 0, self.start_tail(tail, tail_rings, sums, words))
-        self.leave(tail_rings)
-        for n, found in zip(kept, given, strict=True):
-            evaluator.bind(loop.results[n], evaluator.given(loop.results[n], found))
-        result = loop.results[number]
-        evaluator.bind(result, evaluator.given(result, over))
+        code.end(code.rounds(first, upper, always, state))
 
     def _rings(self, products: Sequence[Product]) -> list[Ring]:
         """The rings of the loop that products read."""
@@ -540,6 +468,100 @@ class Consumer(Role):
             count = rows * columns
             self.evaluator.bind(value, self.evaluator.given(value, found[:count]))
             found = found[count:]
+
+
+class _Rotation:
+    """A loop whose one tail is a round late: what it carries is the tail's left operand, what that
+    adds to, and the other values."""
+
+    def __init__(
+        self, consumer: Consumer, loop: Op, heads: Sequence[Product], tail: Product
+    ) -> None:
+        self.c, self.loop, self.heads, self.tail = consumer, loop, heads, tail
+        assert isinstance(tail.left, Tile)
+        body = self.body = loop.regions[0]
+        self.arguments = body.arguments[1:]
+        self.number = number = body.results.index(tail.result)  # of what the tail makes
+        late = _depends(body, self.arguments[number])
+        self.early = [
+            n for n, value in enumerate(body.results) if n != number and value not in late
+        ]
+        others = range(len(self.arguments))
+        self.rest = [n for n in others if n != number and n not in self.early]
+        self.kept = [*self.early, *self.rest]
+        self.head_rings, self.tail_rings = consumer._rings(heads), consumer._rings([tail])
+        self.moving = [*self.head_rings, *self.tail_rings]
+
+    def begin(self, lower: Value) -> list[list[Value]]:
+        """The first round, without its tail."""
+        c = self.c
+        initial = {n: c.whole(a, self.loop.operands[2 + n]) for n, a in enumerate(self.arguments)}
+        with c.evaluator.scope():
+            self._enter(lower, initial)
+            c.heads(self.heads, self.head_rings)
+            values = self._compute(self.kept)
+            words, sums = self._prepare()
+        return [words, sums, *values]
+
+    def rounds(
+        self, begin: Value, end: Value, holds: Sequence[Tile], state: Sequence[list[Value]]
+    ) -> list[list[Value]]:
+        """The rounds from `begin` to `end`, in which some masks hold everywhere."""
+        c, f, evaluator = self.c, self.c.f, self.c.evaluator
+        evaluator.holds = frozenset(holds)
+        flat = [element for value in state for element in value]
+        with f.for_range(
+            begin, end, self.loop.step, [*c.flat(self.moving), *flat], metadata=rolled(f)
+        ) as inner:
+            words, sums, *given = _split(c.resume(self.moving, inner.carried), state)
+            carried = dict(zip(self.kept, given, strict=True))
+            with evaluator.scope():
+                self._enter(inner.index, carried)
+                c.take_turn()
+                flying = c.start_heads(self.heads, self.head_rings)
+                over = c.start_tail(self.tail, self.tail_rings, sums, words)
+                c.give_turn()
+                c.bind_heads(self.heads, hopper.matrix_wait(f, 1, flying))
+                c.leave(self.head_rings)
+                soon = self._compute(self.early)
+                hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
+                over = hopper.matrix_wait(f, 0, over)
+                c.leave(self.tail_rings)
+                value = self.arguments[self.number]
+                evaluator.bind(value, evaluator.given(value, over))
+                late_values = self._compute(self.rest)
+                found = [*self._prepare(), *soon, *late_values]
+            flat = [element for one in found for element in one]
+            inner.carry(*c.flat(self.moving), *flat)
+        found = _split(c.resume(self.moving, inner.results), state)
+        evaluator.holds = frozenset()
+        return found
+
+    def end(self, state: Sequence[list[Value]]) -> None:
+        """The last round's tail, and the loop's results."""
+        c, evaluator = self.c, self.c.evaluator
+        words, sums, *given = state
+        over = hopper.matrix_wait(c.f, 0, c.start_tail(self.tail, self.tail_rings, sums, words))
+        c.leave(self.tail_rings)
+        for n, found in zip(self.kept, given, strict=True):
+            evaluator.bind(self.loop.results[n], evaluator.given(self.loop.results[n], found))
+        result = self.loop.results[self.number]
+        evaluator.bind(result, evaluator.given(result, over))
+
+    def _enter(self, index: Value, found: dict[int, list[Value]]) -> None:
+        self.c.enter(self.loop, index)
+        for n, elements_ in found.items():
+            argument = self.arguments[n]
+            self.c.evaluator.bind(argument, self.c.evaluator.given(argument, elements_))
+
+    def _compute(self, which: Sequence[int]) -> list[list[Value]]:
+        return [self.c.whole(self.arguments[n], self.body.results[n]) for n in which]
+
+    def _prepare(self) -> tuple[list[Value], list[Value]]:
+        """What the tail takes: its left operand's words, and what it adds to."""
+        words = self.c.words(self.tail)
+        assert words is not None
+        return [w for block in words for step in block for w in step], self.c.start(self.tail)[0]
 
 
 def _depends(body: Region, value: Tile) -> set[Tile]:

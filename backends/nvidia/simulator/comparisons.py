@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import numerics
+from .packed import lower, upper
 from .syntax import Instruction, Negated, Operand, Pair
 from .table import expression
 from .translate import Emitter, kind_of, unsigned
@@ -70,8 +71,6 @@ def setp(e: Emitter, i: Instruction) -> None:
 
 
 def _setp_pair(e: Emitter, i: Instruction) -> None:
-    from .packed import lower, upper
-
     d, a, b = i.operands[:3]
     half = i.parts[-1][:-2]
     x, y = e.use(a, "u4"), e.use(b, "u4")

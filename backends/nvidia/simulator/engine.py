@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .access import resolve_generic
 from .flow import Node, registers_of
 from .memory import CLUSTER_SHIFT, DTYPES, GlobalMemory, Segment
 from .report import Fault, Report, SimulationError
@@ -236,8 +237,6 @@ class Batch:
 
     def read_bytes(self, thread: int, address: int, nbytes: int) -> np.ndarray:
         """Bytes at a generic address (parameters, shared, global) as `thread` sees them."""
-        from .access import resolve_generic
-
         where = np.asarray([address])
         pieces = resolve_generic(self, np.asarray([thread]), 0, where, 0, "u1", 1)
         elements, index, _ = pieces[0]

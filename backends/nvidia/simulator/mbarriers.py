@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .copies import when_landed
 from .matrix import unsupported
 from .syntax import Address, Instruction, Operand, Sink
 from .table import Bound, operation
@@ -222,8 +223,6 @@ def mbarrier_pending_count(instruction: Instruction) -> Bound:
 @operation("cp.async.mbarrier.arrive")
 def copies_arrive(instruction: Instruction) -> Bound:
     """An arrival once all cp.async of the thread so far have landed."""
-    from .copies import when_landed
-
     counted = "noinc" in instruction.parts
 
     def run(at: At, address: Any) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import access, numerics
 from .conversions import join
+from .packed import decode, encode, lower, upper
 from .syntax import SIZES, Address, Instruction, Operand, Sink, Symbol, Vector
 from .table import effect
 from .translate import Emitter, kind_of, unsigned
@@ -131,8 +132,6 @@ def decrement(old: Any, limit: Any) -> Any:
 
 
 def _pairwise(half: str, function: Any) -> Any:
-    from .packed import encode, lower, upper
-
     def on_pairs(old: Any, value: Any) -> Any:
         low = encode(function(lower(old, half), lower(value, half)), half)
         high = encode(function(upper(old, half), upper(value, half)), half)
@@ -143,8 +142,6 @@ def _pairwise(half: str, function: Any) -> Any:
 
 
 def _single(half: str, function: Any) -> Any:
-    from .packed import decode, encode
-
     def on_halves(old: Any, value: Any) -> Any:
         return encode(function(decode(old, half), decode(value, half)), half)
 

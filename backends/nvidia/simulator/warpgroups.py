@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -228,77 +228,90 @@ def wgmma(instruction: Instruction) -> Bound:
     if half:
         transposes = (False, bool(constants[2])) if in_registers else (
             bool(constants[2]), bool(constants[3]))  # fmt: skip
-    saturate = "satfinite" in instruction.parts
     a_items = a.items if isinstance(a, Vector) else (a,)
-    d_items = items(d)
-    key = tuple(register.name for register in d_items if isinstance(register, Register))
-    bits = ELEMENTS[form.a][0]
-
-    def run(at: At, *values: np.ndarray) -> None:
-        state = at.state
-        for threads in rendezvous(at):
-            mine = np.isin(at.threads, threads)
-            group = _groups(state).setdefault(int(threads[0]) // 128, Group(threads))
-            if state.checks and not group.fenced:
-                at.fault("fence", "wgmma.fence has to come before the first product")
-            register = unfenced(state.program).get(at.node.number) if state.checks else None
-            if register is not None:
-                text = f"register {register} was used after the last wgmma.fence before it"
-                at.fault("fence", text)
-            b_at = _uniform(at, values[len(a_items)], mine, "descriptor of B")
-            scale = bool(_uniform(at, values[len(a_items) + 1], mine, "scale of D"))
-            index: list[np.ndarray] = []
-            b_chunks = _operand(at, threads, b_at, form.n, bits, form.k, transposes[1], "B")
-            index.append(b_chunks)
-            left, a_chunks = None, None
-            if in_registers:
-                words = np.stack([values[i][mine] for i in range(4)], -1)[None]
-                left = to_matrix(decode(words, form.a), operand_places(M, form.k, bits, 128),
-                                 M, form.k)[0]  # fmt: skip
-            else:
-                a_at = _uniform(at, values[0], mine, "descriptor of A")
-                a_chunks = _operand(at, threads, a_at, M, bits, form.k, transposes[0], "A")
-                index.append(a_chunks)
-            chain = _chain(at, group, key, d_items, form, values[len(a_items) + 2 :], mine)
-            for words in index:
-                Traffic.of(state).begin_read(at, words, "wgmma")
-
-            def multiply(
-                chain: Chain = chain,
-                left: Any = left,
-                a_chunks: Any = a_chunks,
-                b_chunks: np.ndarray = b_chunks,
-                scale: bool = scale,
-            ) -> None:
-                first = (
-                    left if left is not None else _gather(state, a_chunks, form.a, transposes[0])
-                )
-                second = _gather(state, b_chunks, form.b, transposes[1])
-                if signs[0] == -1:
-                    first = -first
-                if signs[1] == -1:
-                    second = -second
-                old = chain.value.astype(np.float32) if form.d == "f16" else chain.value
-                chain.value = product(first, second.T, old if scale else None, form.d, saturate)
-
-            chain.open += 1
-            read = a_items if in_registers else ()
-            one = Product(chain, multiply, tuple(index), read, at.node.number)
-            if state.mode == "eager":
-                multiply()
-                one.run = None
-            group.open.append(one)
-            if chain.open == 1:
-                state.fly(d_items, threads, "accumulator")
-            if in_registers:
-                state.fly(a_items, threads, "operand")
-
+    made = _Wgmma(
+        form, a_items, items(d), in_registers, signs, transposes, "satfinite" in instruction.parts
+    )
     sources: list[tuple[Operand, str]] = [(r, "u4" if in_registers else "u8") for r in a_items]
     sources.append((b, "u8"))
     is_predicate = isinstance(scale_d, Register) and scale_d.type == "pred"
     sources.append((scale_d, "b1" if is_predicate else "u4"))
-    sources += [(register, "u4") for register in d_items]
-    return Bound(run, tuple(sources), blocking=True)
+    sources += [(register, "u4") for register in made.d_items]
+    return Bound(made.run, tuple(sources), blocking=True)
+
+
+@dataclass(frozen=True)
+class _Wgmma:
+    """One instruction: A is in registers, or A and B are where descriptors say."""
+
+    form: _Form
+    a_items: tuple[Operand, ...]
+    d_items: tuple[Operand, ...]
+    in_registers: bool
+    signs: tuple[int, int]
+    transposes: tuple[bool, bool]
+    saturate: bool
+
+    def run(self, at: At, *values: np.ndarray) -> None:
+        """values: of the registers of A or its descriptor, of B's, of the scale, of D."""
+        for threads in rendezvous(at):
+            self._issue(at, threads, values)
+
+    def _issue(self, at: At, threads: np.ndarray, values: Sequence[np.ndarray]) -> None:
+        """The product of one warp group."""
+        state, form, count = at.state, self.form, len(self.a_items)
+        mine = np.isin(at.threads, threads)
+        group = _groups(state).setdefault(int(threads[0]) // 128, Group(threads))
+        if state.checks and not group.fenced:
+            at.fault("fence", "wgmma.fence has to come before the first product")
+        register = unfenced(state.program).get(at.node.number) if state.checks else None
+        if register is not None:
+            text = f"register {register} was used after the last wgmma.fence before it"
+            at.fault("fence", text)
+        bits = ELEMENTS[form.a][0]
+        b_at = _uniform(at, values[count], mine, "descriptor of B")
+        scale = bool(_uniform(at, values[count + 1], mine, "scale of D"))
+        b_chunks = _operand(at, threads, b_at, form.n, bits, form.k, self.transposes[1], "B")
+        index: list[np.ndarray] = [b_chunks]
+        left, a_chunks = None, None
+        if self.in_registers:
+            words = np.stack([values[i][mine] for i in range(4)], -1)[None]
+            left = to_matrix(decode(words, form.a), operand_places(M, form.k, bits, 128),
+                             M, form.k)[0]  # fmt: skip
+        else:
+            a_at = _uniform(at, values[0], mine, "descriptor of A")
+            a_chunks = _operand(at, threads, a_at, M, bits, form.k, self.transposes[0], "A")
+            index.append(a_chunks)
+        key = tuple(register.name for register in self.d_items if isinstance(register, Register))
+        chain = _chain(at, group, key, self.d_items, form, values[count + 2 :], mine)
+        for words in index:
+            Traffic.of(state).begin_read(at, words, "wgmma")
+        multiply = partial(self._multiply, state, chain, left, a_chunks, b_chunks, scale)
+        chain.open += 1
+        read = self.a_items if self.in_registers else ()
+        one = Product(chain, multiply, tuple(index), read, at.node.number)
+        if state.mode == "eager":
+            multiply()
+            one.run = None
+        group.open.append(one)
+        if chain.open == 1:
+            state.fly(self.d_items, threads, "accumulator")
+        if self.in_registers:
+            state.fly(self.a_items, threads, "operand")
+
+    def _multiply(
+        self, state: Batch, chain: Chain, left: Any, a_chunks: Any, b_chunks: np.ndarray,
+        scale: bool,
+    ) -> None:  # fmt: skip
+        form = self.form
+        first = left if left is not None else _gather(state, a_chunks, form.a, self.transposes[0])
+        second = _gather(state, b_chunks, form.b, self.transposes[1])
+        if self.signs[0] == -1:
+            first = -first
+        if self.signs[1] == -1:
+            second = -second
+        old = chain.value.astype(np.float32) if form.d == "f16" else chain.value
+        chain.value = product(first, second.T, old if scale else None, form.d, self.saturate)
 
 
 def _operand(

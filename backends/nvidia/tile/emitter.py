@@ -8,12 +8,14 @@ through shared memory. What was made is kept for the region it was made in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ....hlo.errors import CompilerBug
+from ....hlo.expansion import expansion
 from ....hlo.graph import Op, Region, Value
-from ....hlo.ops.decomposed import Decomposed, expansion
-from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.ops.decomposed import Decomposed
+from ....hlo.tiling import MEMORY_OPS
 from ....hlo.types import I32
 from ... import llvm
 from ...llvm import arithmetic, elements
@@ -26,14 +28,25 @@ from ..frame import Unit
 from ..launch import Memory
 from ..raster import Raster, raster
 from ..target import Target
-from .analysis import Facts
+from .analysis import Facts, Source
 from .assign import Assignment, is_elementwise
 from .block import Block, along_grid
 from .scope import Scope, Tile
-from .shared import CHUNK, Piece
-from .spread import Spread
+from .shared import CHUNK, Piece, Rows
+from .spread import Spread, way
+from .team import together
 
 TOGETHER = 8  # rows of tiles of a product that are walked together
+
+
+class Rules(NamedTuple):
+    """What is emitted by code that asks the emitter for values in turn: operations of these names;
+    a window in a layout; a tile in another layout; a product's window in rows of shared memory."""
+
+    operations: Mapping[str, Callable[[Emitter, Op], None]]
+    loaded: Callable[[Emitter, Op, Spread], Tile]
+    converted: Callable[[Emitter, Value, Spread, Tile, Spread], Tile]
+    copy: Callable[[Emitter, Source, Rows], None]
 
 
 class Emitter:
@@ -43,11 +56,12 @@ class Emitter:
         self,
         kernel: Op,
         target: Target,
+        rules: Rules,
         shares: bool = False,
         places: Sequence[Memory] | None = None,
         unit: Unit | None = None,
     ) -> None:
-        self.kernel, self.target = kernel, target
+        self.kernel, self.target, self.rules = kernel, target, rules
         self.facts = Facts(kernel)
         self.assignment = Assignment(self.facts, target)
         assignment = self.assignment
@@ -97,14 +111,13 @@ class Emitter:
 
     def region(self, region: Region) -> None:
         """The operations of a region, in the current scope."""
-        from .rules import RULES  # rules call back
-
         self.scope.last = _last_uses(region)
+        rules = self.rules.operations
         for op in region.ops:
             with self.f.within(op):
-                rule = RULES.get(op.name)
+                rule = rules.get(op.name)
                 if op in self.assignment.fused:
-                    RULES["dot_general"](self, op)
+                    rules["dot_general"](self, op)
                 elif rule is not None:
                     rule(self, op)
                 elif op.results and all(value.rank == 0 for value in (*op.results, *op.operands)):
@@ -246,19 +259,15 @@ class Emitter:
         if known is None and self.scope.piece(value) is None:
             return self._computed(value, spread)
         if known is not None and self._reloads(value):
-            from .windows import loaded
-
             assert value.op is not None
-            return loaded(self, value.op, spread)
-        from .exchange import converted, way  # they ask for tiles
-
+            return self.rules.loaded(self, value.op, spread)
         op = value.op
         renamed = known is not None and way(value, known[0], spread).registers
         if not renamed and op is not None and self.is_flexible(op):
             return self._computed(value, spread)
         if known is None or not renamed and self.scope.piece(value) is not None:
             return self.from_shared(value, spread)
-        return converted(self, value, *known, spread)
+        return self.rules.converted(self, value, *known, spread)
 
     def _reloads(self, value: Value) -> bool:
         """Whether a small window of an input is read again rather than exchanged."""
@@ -418,8 +427,6 @@ class Emitter:
         """An operation whose elements are computed at their index from shared memory; what has no
         formula of elements is done by all threads together."""
         if op.name != "constant" and not computes(op):
-            from .team import together  # it asks for values
-
             together(self, op)
             return
         for value in op.results:

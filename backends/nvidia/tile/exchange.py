@@ -13,23 +13,16 @@ from ...llvm.elements import Register
 from ...plain.monoid import flat, unflat
 from .. import layouts
 from ..frame import shuffle
-from ..layouts import Conversion, Shuffles, Swap
+from ..layouts import Shuffles, Swap
 from .emitter import Emitter
 from .operands import raw_bits
 from .scope import Tile
 from .shared import CHUNK, Rows, bytes_of
-from .spread import Spread, conversion, copies
+from .spread import Spread, copies, way
 
 WORTH = 512  # elements of a tile whose stores are worth an exchange
 SECTOR = 32  # bytes of global memory that are moved at once
 _SAME_LANE = (1, 2, 4, 8, 16)
-
-
-def way(value: Value, source: Spread, target: Spread) -> Conversion:
-    """How a value gets from one layout to another: small elements share words."""
-    element = value.element
-    narrow = not element.is_complex and not element.is_bool
-    return conversion(source, target, 8 * element.itemsize if narrow else 32)
 
 
 def converted(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spread) -> Tile:

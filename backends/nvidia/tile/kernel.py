@@ -14,6 +14,7 @@ from ..frame import Parameter, Unfit, Unit, blocks
 from ..launch import KernelCode, Launch, Memory
 from ..target import Target
 from .emitter import Emitter
+from .rules import RULES
 
 MOST_WORDS = 1 << 16  # 32-bit words of a tile: a multiprocessor has no more registers
 
@@ -47,7 +48,7 @@ def lowered(
     largest = max((words(value) for value in values_of(op.regions[0])), default=0)
     if largest > MOST_WORDS:
         raise Unfit(f"a tile of {largest} words")
-    emitter = Emitter(op, target, shares, places, unit)
+    emitter = Emitter(op, target, RULES, shares, places, unit)
     emitter.body()
     if emitter.block.arena.size > target.architecture.shared_bytes:
         raise Unfit(f"{emitter.block.arena.size} bytes of shared memory")

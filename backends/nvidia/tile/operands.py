@@ -84,9 +84,7 @@ def staged(e: Emitter, operand: Operand) -> Rows:
         e.scope.staged[source.origin, operand.tile] = rows
         e.block.hazards.write(piece)
         if e.assignment.goes_direct(source):
-            from .copies import copy
-
-            copy(e, source, rows)
+            e.rules.copy(e, source, rows)
         else:
             _write(e, source, rows)
     return rows

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ....hlo.graph import Op, Region, Value
-from ....hlo.ops.tile import MEMORY_OPS
+from ....hlo.tiling import MEMORY_OPS
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import arithmetic, elements

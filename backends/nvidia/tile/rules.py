@@ -1,18 +1,17 @@
-"""Which operations have rules of their own in a tile function."""
+"""Which operations have rules of their own in a tile function, and what else asks for values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ....hlo.graph import Op
 from .control import branches, tile_for, while_loop
 from .convolution import convolution
+from .copies import copy
 from .dot import dot
-from .emitter import Emitter
+from .emitter import Rules
+from .exchange import converted
 from .reduce import reduce
-from .windows import load, store
+from .windows import load, loaded, store
 
-RULES: dict[str, Callable[[Emitter, Op], None]] = {
+_OPERATIONS = {
     "tile_load": load,
     "tile_gather": load,
     "tile_store": store,
@@ -25,3 +24,4 @@ RULES: dict[str, Callable[[Emitter, Op], None]] = {
     "dot_general": dot,
     "convolution": convolution,
 }
+RULES = Rules(_OPERATIONS, loaded, converted, copy)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
+from ....hlo.graph import Value
 from .. import layouts
-from ..layouts import Layout
+from ..layouts import Conversion, Layout
 from ..target import WARP
 
 Basis = tuple[int, ...]
@@ -178,3 +179,10 @@ def patches(dims: Sequence[int], threads: int, apart: Sequence[int] = ()) -> Spr
     """Each thread holds a patch of rows and columns: few operands for many products. Along the dims
     `apart` neighbouring lanes have neighbours."""
     return Spread(tuple(dims), layouts.patches(padded(dims), threads // WARP, apart))
+
+
+def way(value: Value, source: Spread, target: Spread) -> Conversion:
+    """How a value gets from one layout to another: small elements share words."""
+    element = value.element
+    narrow = not element.is_complex and not element.is_bool
+    return conversion(source, target, 8 * element.itemsize if narrow else 32)

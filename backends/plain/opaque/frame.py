@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from ....hlo.graph import Op, Region
 from ... import llvm
+from ...llvm.arithmetic import select
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask, Override
 from ...llvm.index import Affine, Scopes
@@ -92,8 +93,6 @@ def blended(
     f: llvm.Function, mask: Mask | None, new: Sequence[Register], old: Sequence[Register]
 ) -> list[Register]:
     """New registers where the mask is on."""
-    from ...llvm.arithmetic import select
-
     if mask is None:
         return list(new)
     return [select(f, mask.value, a, b) for a, b in zip(new, old, strict=True)]

@@ -10,8 +10,8 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
-from ...llvm.elementwise import Mask, scalar_region
-from ...llvm.index import Affine, Axis, delinear, linear, of_axis
+from ...llvm.elementwise import ElementEmitter, Mask, scalar_region
+from ...llvm.index import Affine, Axis, Scopes, delinear, linear, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import tile_range
 from ..monoid import flat, unflat
@@ -58,50 +58,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             emitter.store(output, first, element, linear(at, source.dims))
         if values.tensor.size:
             for index in inside_tile(values.dims, outer):
-                zero = elements.register_constant(source.element, source.element.dtype.type(0), 1)
-                start: list[Register] = [zero, llvm.constant("i64", -1)]
-                chosen = list(start)
-                # Positions of the window, as one loop.
-                total = 1
-                for size in sizes:
-                    total *= size
-                with scopes.loop(0, total, 1, flat(start), extent=total) as (number, loop):
-                    carried = unflat(loop.carried, start)
-                    place: list[Affine] = []
-                    inside: Mask | None = None
-                    rest = number
-                    offsets: list[Affine] = []
-                    for size in reversed(sizes):
-                        rest, offset = emitter.indexer.divide(rest, size, 1)
-                        offsets.insert(0, offset)
-                    skip = False  # no place of the window lies inside
-                    for d, (one, offset) in enumerate(zip(index, offsets, strict=True)):
-                        position = one * strides[d] + offset + -padding[d][0]
-                        valid = emitter.in_range(position, 0, source.dims[d], 1)
-                        if valid is False:
-                            skip = True
-                        else:
-                            inside = emitter.both(inside, valid)
-                        place.append(position.within(0, source.dims[d] - 1))
-                    if skip:
-                        loop.carry(*flat(carried))
-                    else:
-                        candidate = emitter.value(source, place, 1, inside)
-                        (keep,) = scalar_region(f, op.regions[0], [carried[0], candidate], 1)
-                        found = carried[1]
-                        assert isinstance(keep, llvm.Value) and isinstance(found, llvm.Value)
-                        keep = f.land(keep, f.compare("sge", found, 0))
-                        better = f.lnot(keep)
-                        if inside is not None:
-                            better = f.land(better, inside.value)
-                        where = emitter.indexer.scalar(linear(place, source.dims))
-                        loop.carry(
-                            *flat([select(f, better, candidate, carried[0])]),
-                            f.select(better, where, found),
-                        )
-                chosen = unflat(loop.results, start)
-                found = chosen[1]
-                assert isinstance(found, llvm.Value)
+                found = _selected(op, emitter, scopes, index)
                 with scopes.branch(f.compare("sge", found, 0)):
                     hit = of_axis(Axis(found, count, depth=scopes.depth))
                     old = emitter.load(output, element, hit)
@@ -109,3 +66,64 @@ def emit(op: Op, target: Target) -> KernelCode:
                     (result,) = scalar_region(f, op.regions[1], [old, new], 1)
                     emitter.store(output, result, element, hit)
     return frame.finish(tiles, op.definition.flops(op), parallel=False)
+
+
+def _selected(
+    op: Op, emitter: ElementEmitter, scopes: Scopes, index: tuple[Affine, ...]
+) -> llvm.Value:
+    """The number of the element that a window selects; negative where it has none inside."""
+    f, source = emitter.function, op.operands[0]
+    zero = elements.register_constant(source.element, source.element.dtype.type(0), 1)
+    start: list[Register] = [zero, llvm.constant("i64", -1)]
+    # Positions of the window, as one loop.
+    total = math.prod(per_dim(op.window_dimensions, source.rank, 1))
+    with scopes.loop(0, total, 1, flat(start), extent=total) as (number, loop):
+        carried = unflat(loop.carried, start)
+        place, inside = _place(op, emitter, index, number)
+        if place is None:
+            loop.carry(*flat(carried))
+        else:
+            candidate = emitter.value(source, place, 1, inside)
+            (keep,) = scalar_region(f, op.regions[0], [carried[0], candidate], 1)
+            found = carried[1]
+            assert isinstance(keep, llvm.Value) and isinstance(found, llvm.Value)
+            keep = f.land(keep, f.compare("sge", found, 0))
+            better = f.lnot(keep)
+            if inside is not None:
+                better = f.land(better, inside.value)
+            where = emitter.indexer.scalar(linear(place, source.dims))
+            loop.carry(
+                *flat([select(f, better, candidate, carried[0])]),
+                f.select(better, where, found),
+            )
+    found = unflat(loop.results, start)[1]
+    assert isinstance(found, llvm.Value)
+    return found
+
+
+def _place(
+    op: Op, emitter: ElementEmitter, index: tuple[Affine, ...], number: Affine
+) -> tuple[list[Affine] | None, Mask | None]:
+    """Where place `number` of a window lies in the source, and whether that is inside; None where
+    no place of it is."""
+    source = op.operands[0]
+    sizes = per_dim(op.window_dimensions, source.rank, 1)
+    strides = per_dim(op.window_strides, source.rank, 1)
+    padding = per_dim(op.padding, source.rank, (0, 0))
+    rest = number
+    offsets: list[Affine] = []
+    for size in reversed(sizes):
+        rest, offset = emitter.indexer.divide(rest, size, 1)
+        offsets.insert(0, offset)
+    place: list[Affine] = []
+    inside: Mask | None = None
+    skip = False
+    for d, (one, offset) in enumerate(zip(index, offsets, strict=True)):
+        position = one * strides[d] + offset + -padding[d][0]
+        valid = emitter.in_range(position, 0, source.dims[d], 1)
+        if valid is False:
+            skip = True
+        else:
+            inside = emitter.both(inside, valid)
+        place.append(position.within(0, source.dims[d] - 1))
+    return (None if skip else place), inside

@@ -19,12 +19,11 @@ from girih.backends.nvidia.pipeline import emit as pipeline
 from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.target import Target
 from girih.backends.plain.single import LIMITATIONS
-from girih.hlo.build import make_op
+from girih.hlo.build import build_region, make_op
 from girih.hlo.errors import UnsupportedError
 from girih.hlo.graph import Function, Module, Op, Region, arguments
-from girih.hlo.interpret import interpret
+from girih.hlo.interpret import evaluated, interpret
 from girih.hlo.ops import DEFINITIONS
-from girih.hlo.tiling import run_kernel
 from girih.hlo.types import TensorType, tensor_of
 from girih.optimizer.passes.approximate import Approximate
 
@@ -111,7 +110,7 @@ def tiled(
     if few:
         target = replace(target, architecture=replace(target.architecture, multiprocessors=2))
     op = call(kernel, arrays, constants)
-    yield "", Trial(emit(op, target), arrays, [*map(np.asarray, run_kernel(op, arrays))], 0.02)
+    yield "", Trial(emit(op, target), arrays, [*map(np.asarray, evaluated(op, arrays))], 0.02)
 
 
 # (M, N, K), tile, and what else is different.
@@ -192,7 +191,7 @@ def operation(definition: Any, target: Target) -> Iterator[tuple[str, Trial]]:
     """The first examples of an operation's room that are kernels, beside the interpreter."""
     for case in islice(definition.cases(), CASES):
         operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
-        regions = case.regions() if case.regions else ()
+        regions = case.regions(build_region) if case.regions else ()
         op = make_op(definition.name, operands, case.attributes, regions, case.result_types)
         values = (*op.operands, *op.results)
         if not all(isinstance(v.type, TensorType) and v.type.is_static for v in values):

@@ -8,7 +8,7 @@ from typing import Any
 from ....hlo import ops
 from ....hlo.errors import UserError
 from ....hlo.graph import Op, Value
-from ...shard import sharding_in
+from ...shard_specs import sharding_in
 from ..context import Blocked, Context
 
 

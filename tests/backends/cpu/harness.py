@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from girih.backends.cpu import codegen, executor, image, kernels
+from girih.backends.llvm.target import KernelCode
 from girih.hlo.graph import Op
 from girih.runtime.devices import cpu, libraries
 from girih.runtime.devices.memory import Pages
@@ -22,7 +23,7 @@ GUARD = 128  # bytes after each result that must stay as they are
 _alive: list[Pages] = []  # mapped code must outlive the calls
 
 
-def compiled(code: codegen.KernelCode, target: codegen.Target) -> Any:
+def compiled(code: KernelCode, target: codegen.Target) -> Any:
     """A callable (addresses, begin, end, scratch address)."""
     if "amx-tile" in target.features:
         cpu._permit_tiles()
@@ -50,7 +51,7 @@ class Kernel:
         self,
         op: Op,
         target: codegen.Target | None = None,
-        code: codegen.KernelCode | None = None,
+        code: KernelCode | None = None,
     ) -> None:
         self.target = target or codegen.host_target()
         self.op = op

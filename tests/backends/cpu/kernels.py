@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from girih.backends.cpu import codegen, executor, image
+from girih.backends.llvm.target import KernelCode
 from girih.runtime.devices import cpu
 from girih.specs.generated import plan_pb2
 
@@ -55,7 +56,7 @@ def add_run(
 
 
 def run_kernel(
-    code: codegen.KernelCode,
+    code: KernelCode,
     inputs: Sequence[np.ndarray],
     outputs: Sequence[np.ndarray],
     threads: int = 2,

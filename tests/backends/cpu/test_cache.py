@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import girih
+from girih.backends import cache as room
+from girih.backends.cache import CompiledKernel, DiskCache, Key, key_of, open_cache
 from girih.backends.cpu import build as build_room
-from girih.backends.cpu import cache as room
 from girih.backends.cpu import codegen
-from girih.backends.cpu.cache import CompiledKernel, DiskCache, Key, key_of, open_cache
 from girih.backends.cpu.codegen import host_target, level_target
 from girih.hlo.build import build_module
 from girih.hlo.types import F32, TensorType
@@ -268,7 +268,7 @@ def test_a_changed_source_turns_the_cache_off(monkeypatch):
 def test_another_process_finds_the_kernels(tmp_path):
     """Keys do not depend on the process: hashes of strings differ between processes."""
     script = (
-        "from girih.backends.cpu import cache\n"
+        "from girih.backends import cache\n"
         "from girih.backends.cpu.codegen import level_target\n"
         "cache.compiler_digest = lambda: 'c0ffee'\n"
         "print(cache.key_of('some text', level_target('avx2')).digest)"

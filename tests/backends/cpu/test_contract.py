@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from girih.backends.cpu import codegen, contract, executor
+from girih.backends.cpu import codegen, contract, executor, kernels
 from girih.backends.cpu.image import link
 from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op
@@ -32,7 +32,7 @@ def random(*dims: int, dtype: Any = np.float32) -> np.ndarray:
 
 def check(op: Op, inputs: Sequence[np.ndarray], threads: int = 2) -> None:
     """The kernel of a single op gives what its room's evaluate gives."""
-    code = contract.emit(op, codegen.host_target())
+    code = kernels.emit(op, codegen.host_target())
     out = np.full(op.type.dims, 99, op.type.dtype)
     run_kernel(code, inputs, [out], threads)
     expected = np.asarray(op.definition.evaluate(op, *inputs))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.backends.plain.single import LIMITATIONS, as_region
-from girih.hlo.build import make_op
+from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import TensorType, tensor_of
@@ -32,7 +32,7 @@ def cases() -> Iterator[Any]:
 
 def build(definition: Any, case: Any) -> Op:
     operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
-    regions = case.regions() if case.regions else ()
+    regions = case.regions(build_region) if case.regions else ()
     return make_op(definition.name, operands, case.attributes, regions, case.result_types)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from girih.backends.cpu import codegen
+from girih.backends.llvm.target import KernelCode
 from girih.hlo.build import build_region
 from girih.hlo.types import (
     BF16,
@@ -39,7 +40,7 @@ def check(
     fusion: str = "loop",
     tolerance: float = 0.0,
     level: str | None = None,
-) -> codegen.KernelCode:
+) -> KernelCode:
     """The fusion's kernel agrees with the interpreter; its code is returned."""
     op = harness.fusion(fusion, build_region(types, body))
     target = codegen.host_target(level)

@@ -22,7 +22,7 @@ from girih.backends.nvidia.launch import (
     TensorMap,
 )
 from girih.backends.nvidia.target import Target, target
-from girih.hlo.build import make_op
+from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.symbols import bound
 from girih.hlo.types import tensor_of
@@ -52,7 +52,7 @@ def free(on: Target) -> Target:
 def operation(definition: Any, case: Any) -> Op:
     """A room's example as an operation."""
     operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
-    regions = case.regions() if case.regions else ()
+    regions = case.regions(build_region) if case.regions else ()
     return make_op(definition.name, operands, case.attributes, regions, case.result_types)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from girih.backends import find
-from girih.backends.cpu.cache import KernelCache
+from girih.backends.cache import KernelCache
 from girih.backends.nvidia import build as room
 from girih.backends.nvidia import target_of
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.target import ARCHITECTURES
-from girih.compiler import import_model
 from girih.hlo.build import Builder, build_module
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Value
 from girih.hlo.types import F32, TensorType
+from girih.imports import import_model
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.optimizer.schedule import Schedule, schedule
 from girih.options import Options
@@ -93,7 +93,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_kernels_are_found_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("girih.backends.cpu.cache", "girih.backends.nvidia.build"):
+    for name in ("girih.backends.cache", "girih.backends.nvidia.build"):
         monkeypatch.setattr(f"{name}.compiler_digest", lambda: "c0ffee")
     monkeypatch.setattr(room, "CACHE", KernelCache())
     made = steps(tmp_path)

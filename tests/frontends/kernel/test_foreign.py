@@ -17,7 +17,8 @@ from girih.cli import main
 from girih.frontends.kernel import toolchains
 from girih.frontends.kernel.jax_primitive import UNROLLED
 from girih.hlo.foreign import DeviceCode, HostCode, read_codes
-from girih.runtime.bundle import Bundle, write
+from girih.runtime.bundle import Bundle
+from girih.runtime.bundle_writer import write
 from girih.runtime.devices.processors import this_processor
 from girih.runtime.parts import copied_parts
 

@@ -11,9 +11,9 @@ import pytest
 import girih
 from girih.backends import find
 from girih.backends.nvidia import machines
-from girih.compiler import import_model
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16
+from girih.imports import import_model
 from girih.optimizer.machine import from_json, to_json
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 

@@ -8,7 +8,7 @@ import pytest
 
 import girih
 from girih.backends.cpu.contract.packing import _Panels
-from girih.compiler import compile_lowered
+from girih.compilation import compile_lowered
 from girih.hlo.build import build_module
 from girih.hlo.graph import Weight
 from girih.hlo.interpret import interpret

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from girih.hlo.build import build_module
+from girih.hlo.build import build_module, build_region
 from girih.hlo.cases import example
 from girih.hlo.graph import Module, Op, Region, Value, arguments
 from girih.hlo.interpret import interpret
@@ -29,7 +29,7 @@ def after_kernel(name: str, consumer, extra=()) -> tuple[Module, list[np.ndarray
 
     def body(b, *values: Value):
         count = len(case.inputs)
-        regions = case.regions() if case.regions else ()
+        regions = case.regions(build_region) if case.regions else ()
         op = b.op("kernel_call", values[:count], case.attributes, regions, case.result_types)
         return consumer(b, *op.results, *values[count:])
 
@@ -102,7 +102,7 @@ def test_a_reference_grows_with_the_kernel():
     reference = build_region([vector], lambda b, x: [b("add", x, x)])
     own = arguments([vector])
     assert case.regions is not None
-    kernel = make_op("kernel_call", own, case.attributes, (*case.regions(), reference))
+    kernel = make_op("kernel_call", own, case.attributes, (*case.regions(build_region), reference))
     after = make_op("negate", [kernel.result])
     module = Module({"main": Function("main", Region(own, [kernel, after], after.results))})
     result = extended(module, case.inputs)
@@ -117,7 +117,7 @@ def test_a_consumer_of_two_results_stays_behind_the_kernel():
     (array,) = case.inputs
     assert case.regions and case.result_types
     kinds = [case.result_types[0]] * 2
-    (region,) = case.regions()
+    (region,) = case.regions(build_region)
 
     def body(b, x: Value):
         inner, memory = region.arguments

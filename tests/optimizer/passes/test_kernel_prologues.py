@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from girih.hlo.build import build_module
+from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Module, Value
 from girih.hlo.interpret import interpret
 from girih.hlo.ops import find
@@ -27,7 +27,7 @@ def before_kernel(name: str, operand: int, producer, extra=()) -> tuple[Module, 
         count = len(case.inputs)
         operands = list(values[:count])
         operands[operand] = producer(b, operands[operand], *values[count:])
-        regions = case.regions() if case.regions else ()
+        regions = case.regions(build_region) if case.regions else ()
         return b.op("kernel_call", operands, case.attributes, regions, case.result_types).results
 
     return build_module([tensor_of(array) for array in inputs], body), inputs

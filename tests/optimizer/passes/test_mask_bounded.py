@@ -142,7 +142,7 @@ def argmax(b: Builder, x: Value) -> list[Value]:
     shape = vector(b, size(b, x, 0), 3)
     places = b("dynamic_iota", shape, type=of(U, 3, element=I32), iota_dimension=0)
     starts = b.constant(-np.inf, of()), b.constant(0, of(element=I32))
-    regions = scalar_body(largest_place, F32, I32, F32, I32)()
+    regions = scalar_body(largest_place, F32, I32, F32, I32)(build_region)
     return list(b.op("reduce", [x, places, *starts], {"dimensions": (0,)}, regions).results)
 
 
@@ -213,13 +213,13 @@ CASES: dict[str, Callable[..., Any]] = {
           vector(b, size(b, x, 0), 3), vector(b, 2, 1), type=of((U + 1) // 2, 2)),
     ],
     "sort": lambda b, x, y: list(
-        b.op("sort", [x], {"dimension": 0}, scalar_body(before, F32, F32)()).results
+        b.op("sort", [x], {"dimension": 0}, scalar_body(before, F32, F32)(build_region)).results
     ),
     "argmax": lambda b, x, y: argmax(b, x),
     "cumulative": lambda b, x, y: [
         b("reduce_window", x, b.constant(0, of()), window_dimensions=(N, 1),
           padding=((0, N - 1), (0, 0)), regions=scalar_body(lambda b, x, y: [b("add", x, y)], F32,
-          F32)()),
+          F32)(build_region)),
     ],
     "products": lambda b, x, y: [
         b("dot_general", x, x, type=of(3, 3), lhs_contracting_dimensions=(0,),
@@ -241,7 +241,7 @@ CASES: dict[str, Callable[..., Any]] = {
            type=of(U, element=I32), broadcast_dimensions=())), x],
         {"update_window_dims": (1,), "inserted_window_dims": (0,),
          "scatter_dims_to_operand_dims": (0,), "index_vector_dim": 1},
-        scalar_body(lambda b, x, y: [b("add", x, y)], F32, F32)(),
+        scalar_body(lambda b, x, y: [b("add", x, y)], F32, F32)(build_region),
     ).results),
     "update": lambda b, x, y: [
         b("dynamic_update_slice", b.constant(1, of(7, 3)), x, b.constant(4, of(element=I32)),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from girih.hlo.build import Builder, build_module
+from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.conflicts import conflict
 from girih.hlo.factors import FactorKind
 from girih.hlo.graph import Module, Op, Value, arguments
@@ -82,7 +82,7 @@ def _random_operation(b: Builder, values: Sequence[Value], r: random.Random) -> 
     if name == "spread":
         zero = b.constant(0, TensorType((), F32))
         facts = {"dimensions": (r.randrange(2),)}
-        rows = b.op("reduce", [x, zero], facts, binary_body("add", F32)()).result
+        rows = b.op("reduce", [x, zero], facts, binary_body("add", F32)(build_region)).result
         return b(
             "broadcast_in_dim",
             rows,

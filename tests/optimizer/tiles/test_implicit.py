@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from girih.hlo.build import build_region
 from girih.hlo.graph import Function, Module, Region, arguments
-from girih.hlo.interpret import interpret
+from girih.hlo.interpret import evaluated, interpret
 from girih.hlo.ops.convolution import numbers
-from girih.hlo.tiling import run_kernel
 from girih.hlo.types import BF16, F32, TensorType
 from girih.optimizer.tiles.build import build_kernel, make_group
 from girih.optimizer.tiles.implicit import boxes, build_implicit, step_of
@@ -41,7 +40,7 @@ def check(found: Region, sizes: Sequence[int], step: int, tolerance: float = 0.0
     group = make_group(found.ops, found.arguments, found.results)
     kernel = build_implicit(group, arguments(found.argument_types), sizes, "test", step)
     wanted = interpret(Module({"main": Function("main", found)}), arrays)
-    for got, right in zip(run_kernel(kernel, arrays), wanted, strict=True):
+    for got, right in zip(evaluated(kernel, arrays), wanted, strict=True):
         got, right = got.astype(np.float64), np.asarray(right).astype(np.float64)
         np.testing.assert_allclose(got, right, rtol=tolerance)
 
@@ -82,7 +81,7 @@ def test_sums_of_narrow_floats_are_wide():
     kernel = build_implicit(group, arguments(found.argument_types), (1, 1, 1, 8), "test", 16)
     x = np.ones((1, 1, 1, 64), found.arguments[0].tensor.dtype)
     x[..., 0] = 512
-    (got,) = run_kernel(kernel, [x, np.ones_like(np.zeros((1, 1, 64, 8)), x.dtype)])
+    (got,) = evaluated(kernel, [x, np.ones_like(np.zeros((1, 1, 64, 8)), x.dtype)])
     assert (got.astype(np.float32) == 576).all()
 
 
@@ -124,7 +123,7 @@ def test_tiles_do_not_cut_groups(columns):
     kernel = build_kernel(group, operands, (1, 2, 3, columns), "test")
     arrays = [RNG.integers(-3, 4, v.dims).astype(np.float32) for v in found.arguments]
     (wanted,) = interpret(Module({"main": Function("main", found)}), arrays)
-    np.testing.assert_array_equal(run_kernel(kernel, arrays)[0], np.asarray(wanted))
+    np.testing.assert_array_equal(evaluated(kernel, arrays)[0], np.asarray(wanted))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import pytest
 import girih
 from girih.hlo.build import build_module
 from girih.hlo.graph import Function, Module, Region, arguments
-from girih.hlo.interpret import interpret
-from girih.hlo.tiling import simulate
+from girih.hlo.interpret import interpret, simulate
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline

@@ -13,8 +13,8 @@ import pytest
 import girih
 from girih.backends import find
 from girih.backends.cpu import machines
-from girih.compiler import import_model
 from girih.hlo.offsets import Offsets
+from girih.imports import import_model
 from girih.optimizer.pipeline import lowering_pipeline, run_pipeline, simplify_pipeline
 from girih.options import Options
 

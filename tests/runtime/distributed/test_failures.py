@@ -30,7 +30,7 @@ RANK = """
 import os, signal, sys, time
 import numpy as np
 import girih
-from girih.runtime.distributed.world import the_world
+from girih.runtime.distributed.started import the_world
 
 what, when, *bundles = sys.argv[1:]
 rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
@@ -153,7 +153,7 @@ def test_different_plans_are_refused(tmp_path):
         "import sys\n"
         "import numpy as np\n"
         "import girih\n"
-        "from girih.runtime.distributed.world import the_world\n"
+        "from girih.runtime.distributed.started import the_world\n"
         "source = sys.argv[1 + the_world().rank]\n"
         "girih.compile(girih.import_model(source))(np.ones((3, 24), np.float32))\n"
     )
@@ -194,7 +194,7 @@ def test_another_size_of_a_message_is_refused(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(
         "import numpy as np\n"
-        "from girih.runtime.distributed.world import the_world\n"
+        "from girih.runtime.distributed.started import the_world\n"
         "world = the_world()\n"
         "mine, theirs = np.zeros(8 + 8 * world.rank, np.uint8), np.zeros(16, np.uint8)\n"
         "other = 1 - world.rank\n"

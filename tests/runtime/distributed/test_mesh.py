@@ -76,7 +76,7 @@ import sys
 import numpy as np
 import girih
 program = girih.load(sys.argv[1], simulate="--simulate" in sys.argv)
-from girih.runtime.distributed.launch import own_rank
+from girih.runtime.distributed.started import own_rank
 given = np.load(sys.argv[2])
 first = program(given["x"])
 assert first.shape != first.whole == given["y"].shape, first.shape

@@ -32,7 +32,7 @@ RANK = """
 import os, sys
 import numpy as np
 import girih
-from girih.runtime.distributed.launch import own_rank
+from girih.runtime.distributed.started import own_rank
 
 program = girih.load(sys.argv[1], allow_native=True)
 assert program.target.startswith("nvidia"), program.reason
@@ -207,7 +207,7 @@ LATE = """
 import sys, time
 import numpy as np
 import girih
-from girih.runtime.distributed.launch import own_rank
+from girih.runtime.distributed.started import own_rank
 program, rank = girih.load(sys.argv[1], allow_native=True, comm_timeout=2), own_rank()
 given = np.load(sys.argv[2])[f"i{rank}"]
 program(given)

@@ -9,12 +9,12 @@ import pytest
 
 from girih.backends.nvidia.simulator.driver import SimulatedGpu
 from girih.backends.nvidia.target import target
-from girih.compiler import simulated_gpu
 from girih.hlo.errors import CompilerBug, UserError
 from girih.hlo.signature import Signature
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.driver import Code, OutOfMemory
 from girih.runtime.program import Program
+from girih.simulated import simulated_gpu
 from girih.specs.generated import plan_pb2
 
 # y[i] = x[i] + 1, a thread per element; `read` and `write` move where it looks, in bytes.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from girih.hlo.build import Builder, build_module
+from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module, Value
 from girih.hlo.interpret import interpret
 from girih.hlo.ops.examples import binary_body
@@ -34,7 +34,9 @@ def running(name: str, dims: tuple[int, ...], dim: int, backward: bool) -> Modul
             "window_dimensions": tuple(size if d == dim else 1 for d in range(len(dims))),
             "padding": tuple(edge if d == dim else (0, 0) for d in range(len(dims))),
         }
-        return b.op("reduce_window", [x, init], attributes, binary_body(name, F32)()).results
+        return b.op(
+            "reduce_window", [x, init], attributes, binary_body(name, F32)(build_region)
+        ).results
 
     return build_module([TensorType(dims, F32)], body)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.hlo.build import Builder, build_module
+from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.factors import FactorKind, Factors
 from girih.hlo.graph import Function, Module, Op, Region, arguments
@@ -115,7 +115,7 @@ def one(
     name: str, shapes: Sequence[Sequence[int]], regions: Any = None, **attributes: Any
 ) -> Module:
     kinds = [TensorType(tuple(shape), F32) for shape in shapes]
-    bodies = regions() if regions else ()
+    bodies = regions(build_region) if regions else ()
     return build_module(kinds, lambda b, *v: b.op(name, v, attributes, bodies).results)
 
 

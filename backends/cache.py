@@ -18,6 +18,7 @@ import json
 import os
 import stat
 import struct
+import sys
 import threading
 import time
 import warnings
@@ -27,12 +28,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...hlo.errors import UserError
-from ...hlo.size_text import parse_dim
-from ...hlo.sizes import SizeConstraint
-from ...hlo.symbols import SymbolicDim
-from ...optimizer.plan import KernelFacts
-from .machines import cache_folder
+from ..hlo.errors import UserError
+from ..hlo.size_text import parse_dim
+from ..hlo.sizes import SizeConstraint
+from ..hlo.symbols import SymbolicDim
+from ..optimizer.plan import KernelFacts
 
 CAPACITY = 256 << 20  # bytes; above it the entries that were used longest ago go
 _MAGIC = b"girih kernel 1\n"
@@ -44,6 +44,17 @@ _IMPORTED = time.time()
 # Bytes of all entries of a folder, as far as this process knows: looked up once, then counted.
 _SIZES: dict[tuple[Path, str], int] = {}
 _COMPARED = 256  # entries that `explain` compares texts with
+
+
+def cache_folder() -> Path:
+    """Where this user's caches of girih are, by the platform's convention."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = str(Path.home() / "Library" / "Caches")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "girih"
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ def compiler_digest() -> str | None:
 
 def sources_digest(*names: str) -> str | None:
     """A digest of files and folders of this package; None if one was changed while it runs."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     started = _process_start()
     state = hashlib.blake2b(digest_size=16)
     for name in names:

@@ -1,0 +1,89 @@
+"""What a GPU's device does, step by step: launches of kernels on memory, branches and jumps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .driver import Box, Start
+
+
+class Where(NamedTuple):
+    """An address: `offset` bytes behind base number `base`."""
+
+    base: int
+    offset: int
+
+
+class Mapped(NamedTuple):
+    """A tensor map as a launch's argument."""
+
+    box: Box
+    where: Where
+
+
+Parameter = bytes | Where | Mapped
+
+
+class Started(NamedTuple):
+    """One launch of a step."""
+
+    start: Start
+    parameters: tuple[Parameter, ...]
+    persistent: bool = False
+
+    def on(self, multiprocessors: int) -> Start:
+        """How it starts on a device with so many multiprocessors (0: unknown)."""
+        (blocks, *others), cluster = self.start.grid, volume(self.start.cluster)
+        most = max(1, multiprocessors // cluster) * cluster
+        if not self.persistent or not multiprocessors or blocks <= most:
+            return self.start
+        return self.start._replace(grid=(most, *others))
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        """The bases that its parameters lie behind, each once."""
+        places = [one.where if isinstance(one, Mapped) else one for one in self.parameters]
+        return tuple(dict.fromkeys(one.base for one in places if isinstance(one, Where)))
+
+
+class Array(NamedTuple):
+    """An operand or result of a step's kernel, for messages about it."""
+
+    where: Where
+    nbytes: int
+    name: str
+    type: str  # "f32[4,8]"
+    dims: tuple[int, ...]
+    itemsize: int
+
+
+class Work(NamedTuple):
+    """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
+    (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
+    a part of an exchange, and runs no kernel of the plan."""
+
+    kernel: str
+    origin: str  # "model.py:41", or ""
+    launches: tuple[Started, ...]
+    dead: tuple[tuple[int, int], ...]
+    arrays: tuple[Array, ...]
+    scratch: Where
+    scratch_bytes: int
+    step: int = 0
+    copies: bool = False
+
+
+class Choose(NamedTuple):
+    """Continues at targets[value]: a boolean's or a clamped index's, `size` bytes at `where`."""
+
+    where: Where
+    size: int
+    targets: tuple[int, ...]
+
+
+class Jump(NamedTuple):
+    target: int
+
+
+def volume(extent: tuple[int, int, int]) -> int:
+    return extent[0] * extent[1] * extent[2]

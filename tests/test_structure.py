@@ -1,0 +1,165 @@
+"""How the files hang together: no circles of imports, what is imported late and why, and functions
+that fit on a screen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import girih
+
+ROOT = Path(girih.__file__).parent
+OUTSIDE = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
+LONGEST = 80  # lines of a function
+LONG = {"runtime/devices/cpu.py _build_tables"}  # one table, whose parts name places in each other
+
+# What is imported inside functions: rooms that need a package which not everybody has,
+OPTIONAL = {
+    "cli.app": "typer",
+    "frontends.jax": "jax",
+    "frontends.kernel.jax_primitive": "jax",
+    "frontends.kernel.torch_operator": "torch",
+    "frontends.torch": "torch",
+    "runtime.devices.cuda": "cuda-python",
+    "runtime.distributed": "mpi4py, or nccl4py and torch",
+}
+# the compiler, from the runtime, whose test (test_layers.py) says what it has at once; and
+LATE = {
+    ("compiler", "spmd"): "a mesh: as much code as everything else that a compilation needs",
+    ("simulated", "backends.nvidia"): "the simulator, in the place of a device",
+}
+
+
+class Import(NamedTuple):
+    """One module that a file imports; `late`: inside a function."""
+
+    module: str
+    line: int
+    late: bool
+
+
+def paths() -> list[Path]:
+    """Every file of the package that somebody wrote."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        top = path.relative_to(ROOT).parts[0]
+        if top not in OUTSIDE and not top.startswith(".") and "_pb2" not in path.name:
+            found.append(path)
+    return found
+
+
+def module_of(path: Path) -> str:
+    """The dotted name from the root: "hlo.graph", "hlo.ops" for its __init__."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in paths()}
+TREES = {module: ast.parse(path.read_text()) for module, path in MODULES.items()}
+
+
+def imports(module: str) -> Iterator[Import]:
+    """The modules of girih that a module imports when it runs: not for types alone."""
+    package = MODULES[module].relative_to(ROOT).parent.parts
+
+    def inside(node: ast.AST, late: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.ImportFrom) and child.level:
+                base = package[: len(package) - child.level + 1]
+                source = ".".join((*base, *filter(None, [child.module])))
+                for alias in child.names:
+                    name = f"{source}.{alias.name}".strip(".")
+                    yield Import(name if name in MODULES else source, child.lineno, late)
+            yield from inside(child, late or isinstance(child, ast.FunctionDef | ast.Lambda))
+
+    return inside(TREES[module], False)
+
+
+IMPORTS = {module: list(imports(module)) for module in MODULES}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of several modules of which each leads to all others (Tarjan)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = lowest[module] = len(number)
+        stack.append(module)
+        for other in graph.get(module, ()):
+            if other not in number:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], number[other])
+        if lowest[module] == number[module]:
+            place = stack.index(module)
+            group = stack[place:]
+            del stack[place:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in graph:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def test_no_circles_of_imports() -> None:
+    """Also none that imports inside of functions would hide."""
+    graph = {module: {one.module for one in found} - {module} for module, found in IMPORTS.items()}
+    assert circles(graph) == []
+
+
+def test_this_test_finds_circles() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "b": {"d"}, "c": {"d"}, "d": set()}) == []
+
+
+def allowed_late(module: str, other: str) -> bool:
+    """Whether `module` may import `other` inside of a function."""
+    if any(f"{other}.".startswith(f"{room}.") for room in OPTIONAL):
+        return True
+    if module.startswith("runtime.") and not other.startswith("runtime"):
+        return True
+    return any(module == one and f"{other}.".startswith(f"{room}.") for one, room in LATE)
+
+
+def test_imports_stand_at_the_top() -> None:
+    """All but those of what is optional."""
+    late = [
+        f"{MODULES[module].relative_to(ROOT)}:{one.line} imports {one.module} in a function"
+        for module, found in IMPORTS.items()
+        for one in found
+        if one.late and not allowed_late(module, one.module)
+    ]
+    assert not late
+
+
+@pytest.mark.parametrize("room", [*OPTIONAL, *(room for _, room in LATE)])
+def test_exceptions_are_needed(room: str) -> None:
+    assert any(
+        one.late and f"{one.module}.".startswith(f"{room}.")
+        for found in IMPORTS.values()
+        for one in found
+    )
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = [
+        f"{MODULES[module].relative_to(ROOT)} {node.name}"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= LONGEST
+    ]
+    assert set(long) == LONG
