@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .build import build_region
+from .contiguous import contiguous
 from .graph import Dense, Function, Module, Region, Weight
 from .interpret import Interpreter, flat_results, prepared
 
@@ -30,7 +31,7 @@ class Derivation:
 
     def __call__(self) -> np.ndarray[Any, Any]:
         """The data, C-contiguous."""
-        return np.asarray(self._computed(), order="C")
+        return contiguous(self._computed())
 
     def view(self) -> np.ndarray[Any, Any] | None:
         """The data with any strides, without a copy; None where it has to be computed."""

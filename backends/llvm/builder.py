@@ -99,6 +99,7 @@ class Function(Instructions):
         self.module = module
         self.name = name
         self.returns = returns
+        self._last_loop = 0  # the line where the loop begins that began last
         self.arguments = tuple(
             Value(type_name.split(" ", 1)[0] if type_name[0] != "<" else type_name, f"%{label}")
             for type_name, label in parameters
@@ -143,19 +144,18 @@ class Function(Instructions):
             self.line(f"br label %{body}")
         self.start_block(body)
         index = self.emit(first.type, "")
-        place = len(self._lines) - 1
+        place = self._last_loop = len(self._lines) - 1
         loop = Loop(index, tuple(self.emit(value.type, "") for value in carried))
         yield loop
         if loop._next is None or len(loop._next) != len(carried):
             raise ValueError("a loop with carried values must carry() as many, once, at its end")
         following = self.emit(first.type, f"add nsw {first.type} {index.name}, {stride.name}")
         again = self.compare("slt", following, last)
+        updates = [self._veiled(value, place) for value in (following, *loop._next)]
         latch = self.block
         suffix = f", {metadata}" if metadata else ""
         self.line(f"br i1 {again.name}, label %{body}, label %{done}{suffix}")
-        pairs = zip(
-            (index, *loop.carried), (first, *carried), (following, *loop._next), strict=True
-        )
+        pairs = zip((index, *loop.carried), (first, *carried), updates, strict=True)
         for offset, (phi, initial, update) in enumerate(pairs):
             text = _phi((initial, before), (update, latch))
             self._lines[place + offset] = f"{phi.name} = {text}"
@@ -168,6 +168,22 @@ class Function(Instructions):
         else:
             loop.results = loop._next
 
+    def _veiled(self, value: Value, place: int) -> Value:
+        """A value of the next turn of the loop that begins at a line, such that LLVM cannot tell
+        how it grows, if there are loops inside.
+
+        Its loop strength reduction would take a tenth of all time of compiling to keep addresses
+        of inner loops in registers from one turn of an outer one to the next, where x86 multiplies
+        and adds in no time. The intrinsics stand for their operand; selecting instructions drops
+        them."""
+        if self.module.architecture != "x86_64" or self._last_loop == place:
+            return value
+        if value.type == "ptr":
+            return self.intrinsic("llvm.launder.invariant.group", "ptr", value)
+        if value.type in ("i32", "i64"):
+            return self.intrinsic("llvm.expect", value.type, value, value)
+        return value
+
     @contextlib.contextmanager
     def while_below(self, begin: Operand, end: Value) -> Iterator[Loop]:
         """for index = begin; index < end (signed): the body carries the next index."""
@@ -177,14 +193,14 @@ class Function(Instructions):
         self.line(f"br label %{head}")
         self.start_block(head)
         index = self.emit(end.type, "")
-        place = len(self._lines) - 1
+        place = self._last_loop = len(self._lines) - 1
         self.branch(self.compare("slt", index, end), body, done)
         self.start_block(body)
         loop = Loop(index, (index,))
         yield loop
         if loop._next is None or len(loop._next) != 1:
             raise ValueError("a while loop must carry() its next index, once, at its end")
-        text = _phi((first, before), (loop._next[0], self.block))
+        text = _phi((first, before), (self._veiled(loop._next[0], place), self.block))
         self._lines[place] = f"{index.name} = {text}"
         self.line(f"br label %{head}")
         self.start_block(done)

@@ -8,8 +8,8 @@ it: a part of all memory is worth as much as that part of all time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Set
+from typing import Any, NamedTuple
 
 from ...hlo.deciding import largest
 from ...hlo.graph import Region, Value
@@ -29,6 +29,10 @@ class _State(NamedTuple):
     built: Rebuilt
     need: Peak
     time: float
+
+
+_Concerned = Callable[[_State, float], Iterable[Any]]
+_Change = Callable[[_State, Set[Any]], bool]
 
 
 def spared(
@@ -62,13 +66,19 @@ class _Spare:
 
     def better(self, state: _State) -> _State | None:
         """What the first worthwhile change gives; None if there is none, and nothing is changed."""
-        for change in (self.taken_back, self.made):
-            tried: set[tuple[Node, ...]] = set()
+        ways: list[tuple[_Concerned, _Change]] = [
+            (self.running, self.taken_back),
+            (self.living, self.made),
+        ]
+        for concerned, change in ways:
+            tried: set[frozenset[Any]] = set()
             for near in _NEAR:
+                chosen = frozenset(concerned(state, near * state.need.bytes))
+                if chosen in tried:
+                    continue
+                tried.add(chosen)
                 saved = self.nodes.state()
-                changed = tuple(change(state, near * state.need.bytes))
-                if changed and changed not in tried:
-                    tried.add(changed)
+                if change(state, chosen):
                     built = self.nodes.rebuild()
                     need = self.needs(built.region)
                     if need is not None:
@@ -85,20 +95,28 @@ class _Spare:
             return False
         return after.time * new < before.time * old
 
-    def taken_back(self, state: _State, least: float) -> Iterator[Node]:
-        """Takes back the last move of nodes whose kernels run while so many bytes live."""
-        for op, node in state.built.kernels.items():
-            if state.need.needs.get(op, 0) >= least:
-                self.nodes.separate(node)
-                yield node
+    def running(self, state: _State, least: float) -> Iterable[Node]:
+        """The nodes whose kernels run while so many bytes live."""
+        needs = state.need.needs
+        return (node for op, node in state.built.kernels.items() if needs.get(op, 0) >= least)
 
-    def made(self, state: _State, least: float) -> Iterator[Node]:
-        """Makes moves after which values are not stored that live while so many bytes do, as long
-        as there are any, those of the most bytes first. What a kernel reads that is made so lives
-        there then."""
-        living = state.need.living(least)
-        there = {old for old, new in state.built.values.items() if new in living} | living
-        moving = True
+    def taken_back(self, state: _State, chosen: Set[Node]) -> bool:
+        """Takes back the last move of these nodes; whether there are any."""
+        for node in state.built.kernels.values():
+            if node in chosen:
+                self.nodes.separate(node)
+        return bool(chosen)
+
+    def living(self, state: _State, least: float) -> Iterable[Value]:
+        """The values that live while so many bytes do."""
+        return state.need.living(least)
+
+    def made(self, state: _State, chosen: Set[Value]) -> bool:
+        """Makes moves after which these values are not stored, as long as there are any, those of
+        the most bytes first; whether there were. What a kernel reads that is made so lives there
+        then."""
+        there = {old for old, new in state.built.values.items() if new in chosen} | chosen
+        moving, changed = True, False
         while moving:
             moving = False
             for _, producer, consumer in self.moves(there):
@@ -107,10 +125,10 @@ class _Spare:
                     if merged and merged.time < _SLOWER * (producer.time + consumer.time):
                         self.nodes.join(merged)
                         there |= merged.inputs
-                        moving = True
-                        yield merged
+                        moving = changed = True
+        return changed
 
-    def moves(self, living: set[Value]) -> list[tuple[int, Node, Node]]:
+    def moves(self, living: Set[Value]) -> list[tuple[int, Node, Node]]:
         """Bytes of living values that only one node reads, the most first; who makes and reads
         them."""
         found: list[tuple[int, Node, Node]] = []
