@@ -57,7 +57,7 @@ _ROOMS = {
     "compile": ".compiler",
     "export_stablehlo": ".exports",
     "foreign_kernel": ".foreign",
-    "import_model": ".models",
+    "import_model": ".imports",
     "interpret": ".hlo.interpret",
     "interpret_parallel": ".hlo.distributed",
     "jit": ".jitted",
