@@ -23,7 +23,7 @@ from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
 from .cpu_context import ARENA_END, WORDS, Block, Blocks, CpuContext
-from .libraries import address_of
+from .cpu_steps import PARALLEL, STEP_WORDS, TILES, StepRows
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
 from .processors import this_processor
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
-
-_STEP_WORDS = 8
-_TILES, _PARALLEL = 4, 5  # which of them
-_END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
 
 
 def _address(array: np.ndarray) -> int:
@@ -187,128 +183,64 @@ class CpuVariant:
 
     def _build_tables(self) -> None:
         """Fills the step table and the pointer slots, as far as no context is needed."""
-        plan = self.plan
-        # Where a call decides sizes: those that kernels read, the slots that point to them, and the
-        # formulas of rows whose tiles are a size.
-        read: list[int] = []
-        tables: list[tuple[int, int]] = []  # slot, number in `read`
-        tiles: dict[int, int] = {}
-        slots: list[int] = []
-        in_arena: dict[int, int] = {}  # slots -> buffers
-        patches: list[tuple[int, int, int]] = []
-        targets: list[int] = []
-        jumps: list[int] = []
-        inputs = len(plan.inputs)
+        plan, inputs = self.plan, len(self.plan.inputs)
         homes = [self._home(buffer, inputs) for buffer in plan.buffers]
-
-        def slot(argument: plan_pb2.Argument) -> int:
-            place, value = homes[argument.buffer]
-            if argument.offset > plan.buffers[argument.buffer].bytes:
-                raise malformed("an argument lies outside its buffer")
-            index = len(slots)
-            slots.append(value + argument.offset)
-            if place == plan_pb2.ARENA:
-                in_arena[index] = argument.buffer
-            elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
-                patches.append((index, value, argument.offset))
-            return index
-
-        rows: list[list[int]] = []
-        switches: list[int] = []
-        for step in plan.steps:
-            action = step.WhichOneof("action")
-            if action == "run":
-                run = step.run
-                if run.sizes:
-                    tables.append((len(slots), len(read)))
-                    read.extend(run.sizes)
-                    slots.append(0)
-                if run.tiles_formula:
-                    tiles[len(rows)] = run.tiles_formula - 1
-                first = len(slots)
-                for argument in run.arguments:
-                    slot(argument)
-                kernel = plan.kernels[run.kernel]
-                slots.extend(map(address_of, kernel.functions))
-                entry = self.image.address + kernel.entry
-                fixed = 0 if run.tiles_formula else run.tiles
-                rows.append([_RUN, run.wait, entry, first, fixed, run.parallel, 0, 0])
-            elif action == "branch_if_false":
-                branch = step.branch_if_false
-                where = slot(branch.condition)
-                rows.append([_BRANCH, branch.wait, where, branch.target, 0, 0, 0, 0])
-                jumps.append(branch.target)
-            elif action == "jump":
-                rows.append([_JUMP, 0, 0, step.jump.target, 0, 0, 0, 0])
-                jumps.append(step.jump.target)
-            elif action == "switch":
-                switch = step.switch
-                switches.append(len(rows))
-                where = slot(switch.index)
-                rows.append(
-                    [_SWITCH, switch.wait, where, len(targets), len(switch.targets), 0, 0, 0]
-                )
-                targets.extend(switch.targets)
-            elif action in ("exchange", "collective"):  # native code stops; a Walker goes on
-                if not plan.processes:
-                    raise malformed("one process has nobody to exchange with")
-                moved = getattr(step, action)
-                operand, result = slot(moved.operand), slot(moved.result)
-                rows.append([_END, 0, operand, result, 0, 0, 0, 0])
-            else:
-                raise malformed(f"step {len(rows)} has no action")
-        if any(target > len(rows) for target in (*jumps, *targets)):
-            raise malformed("a jump leads out of its steps")
-        rows.append([_END] + [0] * (_STEP_WORDS - 1))
-        table = np.array(rows, np.int64)
-        self._targets = np.array(targets or [0], np.int64)
+        steps = StepRows(plan, homes, self.image.address)
+        table = np.array(steps.rows, np.int64)
+        self._targets = np.array(steps.targets or [0], np.int64)
+        switches = steps.switches
         table[switches, 3] = _address(self._targets) + 8 * table[switches, 3]
-        self.patches = np.array(patches or [(0, 0, 0)], np.int64)
-        self.patch_count = len(patches)
+        self.patches = np.array(steps.patches or [(0, 0, 0)], np.int64)
+        self.patch_count = len(steps.patches)
         self.work = OpenWork(plan) if is_open(plan) and self.threads > 1 else None
-        kinds = () if self.work is None else self.work.rows
-        for kind in kinds:
-            table[kind, _PARALLEL] = 0
+        for kind in () if self.work is None else self.work.rows:
+            table[kind, PARALLEL] = 0
         # All that a context has of its own, in one piece: words, pointers to what a call is given,
         # steps, slots, and the sizes that kernels read.
-        self.io_type = ctypes.c_int64 * (len(plan.inputs) + len(plan.outputs))
-        self._first_step = first_step = WORDS + len(plan.inputs) + len(plan.outputs)
+        self.io_type = ctypes.c_int64 * (inputs + len(plan.outputs))
+        self._first_step = first_step = WORDS + inputs + len(plan.outputs)
         self._first_slot = first_slot = first_step + table.size
-        self._first_size = first_size = first_slot + len(slots)
+        first_size = first_slot + len(steps.slots)
         words = [0] * first_step
         words[:3] = 8 * first_step, 8 * first_slot, 8 * WORDS
         words[3:5] = _address(self.patches), self.patch_count
         words[6] = self.scratch_bytes
-        for index, number in tables:
-            slots[index] = 8 * (first_size + number)
+        for index, number in steps.tables:
+            steps.slots[index] = 8 * (first_size + number)
         block = np.concatenate([
-            np.array(words, np.int64), table.reshape(-1), np.array(slots, np.int64),
-            np.zeros(len(read), np.int64),
+            np.array(words, np.int64), table.reshape(-1), np.array(steps.slots, np.int64),
+            np.zeros(len(steps.read), np.int64),
         ])  # fmt: skip
-        # To some words a number is added that calls decide: of `CpuSized.values`, which begin with
-        # 0 and go on with the values of formulas, offsets of buffers, the arena's end, and which
-        # kinds of steps are worth several workers.
-        offset = 1 + len(self.sizes)
-        end = offset + len(plan.buffers)
-        if any(number >= len(self.sizes) for number in (*read, *tiles.values())):
-            raise malformed("it lacks a size that it names")
-        added = np.zeros(len(block), np.intp)
-        added[first_size:] = [1 + number for number in read]
-        steps = added[first_step:first_slot].reshape(-1, _STEP_WORDS)
-        steps[[*tiles], _TILES] = [1 + number for number in tiles.values()]
-        for number, kind in enumerate(kinds, end + 1):
-            steps[kind, _PARALLEL] = number
-        arena = np.array([ARENA_END, *(first_slot + slot for slot in in_arena)])
-        added[arena] = [end, *(offset + number for number in in_arena.values())]
-        inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in tables)])
-        self.block = Block(block, added, inside, arena)
+        self._first_size = first_size
+        self.block = self._block(block, steps)
         offsets = [buffer.offset for buffer in plan.buffers]
         self.own = self.at(self.sizes, offsets, plan.memory.arena_bytes)
+
+    def _block(self, block: np.ndarray, rows: StepRows) -> Block:
+        """The words of a context with what calls decide of them: to some a number is added of
+        `CpuSized.values`, which begin with 0 and go on with the values of formulas, offsets of
+        buffers, the arena's end, and which kinds of steps are worth several workers."""
+        first_step, first_slot = self._first_step, self._first_slot
+        offset = 1 + len(self.sizes)
+        end = offset + len(self.plan.buffers)
+        if any(number >= len(self.sizes) for number in (*rows.read, *rows.tiles.values())):
+            raise malformed("it lacks a size that it names")
+        added = np.zeros(len(block), np.intp)
+        added[self._first_size :] = [1 + number for number in rows.read]
+        steps = added[first_step:first_slot].reshape(-1, STEP_WORDS)
+        steps[[*rows.tiles], TILES] = [1 + number for number in rows.tiles.values()]
+        kinds = () if self.work is None else self.work.rows
+        for number, kind in enumerate(kinds, end + 1):
+            steps[kind, PARALLEL] = number
+        arena = np.array([ARENA_END, *(first_slot + slot for slot in rows.in_arena)])
+        added[arena] = [end, *(offset + number for number in rows.in_arena.values())]
+        inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in rows.tables)])
+        return Block(block, added, inside, arena)
 
     @property
     def steps(self) -> np.ndarray:
         """The step table, a row for each."""
-        return self.block.fixed[self._first_step : self._first_slot].reshape(-1, _STEP_WORDS)
+        return self.block.fixed[self._first_step : self._first_slot].reshape(-1, STEP_WORDS)
 
     def slots_of(self, block: np.ndarray) -> np.ndarray:
         """The pointer slots of a context's block."""

@@ -1,0 +1,104 @@
+"""The step table of a plan on the CPU: a row for each step, and the slots that rows point to.
+
+Rows are as backends/cpu/executor.py documents them. What only a call knows (addresses of inputs and
+outputs, the arena, sizes) is left open here, with where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...specs.generated import plan_pb2
+from .libraries import address_of
+from .limits import malformed
+
+STEP_WORDS = 8
+TILES, PARALLEL = 4, 5  # which of them
+_END, _RUN, _BRANCH, _JUMP, _SWITCH = range(5)
+
+
+class StepRows:
+    """Rows and slots of a plan's steps; UserError where the plan names what it does not hold.
+
+    read: sizes that kernels read, where a call decides them. tables: slots that point to them, with
+    the number in `read`. tiles: rows whose tiles are the value of a formula, with its number.
+    in_arena: slots of the arena, with their buffers. patches: (slot, number among a call's
+    pointers, offset). targets: of all switches; `switches` are their rows.
+    """
+
+    def __init__(self, plan: plan_pb2.Plan, homes: Sequence[tuple[int, int]], image: int) -> None:
+        """homes: place and address, or number among a call's pointers, of each buffer. image: where
+        the code begins."""
+        self._plan, self._homes, self._image = plan, homes, image
+        self.rows: list[list[int]] = []
+        self.slots: list[int] = []
+        self.read: list[int] = []
+        self.tables: list[tuple[int, int]] = []
+        self.tiles: dict[int, int] = {}
+        self.in_arena: dict[int, int] = {}
+        self.patches: list[tuple[int, int, int]] = []
+        self.targets: list[int] = []
+        self.switches: list[int] = []
+        jumps: list[int] = []
+        for step in plan.steps:
+            jumps += self._add(step)
+        if any(target > len(self.rows) for target in (*jumps, *self.targets)):
+            raise malformed("a jump leads out of its steps")
+        self.rows.append([_END] + [0] * (STEP_WORDS - 1))
+
+    def _add(self, step: plan_pb2.Step) -> list[int]:
+        """The row of a step; where it may lead to, but for a switch."""
+        action = step.WhichOneof("action")
+        if action == "run":
+            self.rows.append(self._run(step.run))
+        elif action == "branch_if_false":
+            branch = step.branch_if_false
+            where = self._slot(branch.condition)
+            self.rows.append([_BRANCH, branch.wait, where, branch.target, 0, 0, 0, 0])
+            return [branch.target]
+        elif action == "jump":
+            self.rows.append([_JUMP, 0, 0, step.jump.target, 0, 0, 0, 0])
+            return [step.jump.target]
+        elif action == "switch":
+            switch, first = step.switch, len(self.targets)
+            self.switches.append(len(self.rows))
+            where = self._slot(switch.index)
+            self.rows.append([_SWITCH, switch.wait, where, first, len(switch.targets), 0, 0, 0])
+            self.targets.extend(switch.targets)
+        elif action in ("exchange", "collective"):  # native code stops; a Walker goes on
+            if not self._plan.processes:
+                raise malformed("one process has nobody to exchange with")
+            moved = getattr(step, action)
+            operand, result = self._slot(moved.operand), self._slot(moved.result)
+            self.rows.append([_END, 0, operand, result, 0, 0, 0, 0])
+        else:
+            raise malformed(f"step {len(self.rows)} has no action")
+        return []
+
+    def _run(self, run: plan_pb2.Run) -> list[int]:
+        if run.sizes:
+            self.tables.append((len(self.slots), len(self.read)))
+            self.read.extend(run.sizes)
+            self.slots.append(0)
+        if run.tiles_formula:
+            self.tiles[len(self.rows)] = run.tiles_formula - 1
+        first = len(self.slots)
+        for argument in run.arguments:
+            self._slot(argument)
+        kernel = self._plan.kernels[run.kernel]
+        self.slots.extend(map(address_of, kernel.functions))
+        fixed = 0 if run.tiles_formula else run.tiles
+        return [_RUN, run.wait, self._image + kernel.entry, first, fixed, run.parallel, 0, 0]
+
+    def _slot(self, argument: plan_pb2.Argument) -> int:
+        """The number of a new slot, which points to an argument."""
+        place, value = self._homes[argument.buffer]
+        if argument.offset > self._plan.buffers[argument.buffer].bytes:
+            raise malformed("an argument lies outside its buffer")
+        index = len(self.slots)
+        self.slots.append(value + argument.offset)
+        if place == plan_pb2.ARENA:
+            self.in_arena[index] = argument.buffer
+        elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
+            self.patches.append((index, value, argument.offset))
+        return index
