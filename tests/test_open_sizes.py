@@ -76,10 +76,19 @@ def exported(model: Any) -> Any:
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["encoder", "decoder"])
-def made(request: pytest.FixtureRequest) -> tuple[Any, girih.Program]:
+def model(request: pytest.FixtureRequest) -> Encoder:
     torch.manual_seed(0)
-    model = Encoder(request.param).eval()
-    return model, girih.compile(exported(model), options=OPTIONS)
+    return Encoder(request.param).eval()
+
+
+@pytest.fixture(scope="module")
+def program_of_torch(model: Encoder) -> Any:
+    return exported(model)
+
+
+@pytest.fixture(scope="module")
+def made(model: Encoder, program_of_torch: Any) -> tuple[Any, girih.Program]:
+    return model, girih.compile(program_of_torch, options=OPTIONS)
 
 
 def test_a_program_serves_all_sizes(made: Any, tmp_path: Path) -> None:
@@ -175,11 +184,11 @@ def test_prepared_and_profiled_calls(made: Any) -> None:
     np.testing.assert_array_equal(call()[0], plain)
 
 
-def test_narrowed_and_fixed_sizes(made: Any) -> None:
+def test_narrowed_and_fixed_sizes(made: Any, program_of_torch: Any) -> None:
     model, program = made
     first, second = program.sizes
     narrowed = girih.compile(
-        exported(model), options=OPTIONS, sizes={first: 2, second: range(1, 8)}
+        program_of_torch, options=OPTIONS, sizes={first: 2, second: range(1, 8)}
     )
     assert list(narrowed.sizes) == [second]
     length = program.sizes[first].last == 64
@@ -189,12 +198,12 @@ def test_narrowed_and_fixed_sizes(made: Any) -> None:
     np.testing.assert_allclose(narrowed(ids, mask)[0], wanted, atol=2e-5)
 
 
-def test_a_limit_is_checked_at_the_largest_sizes(made: Any) -> None:
-    model, program = made
+def test_a_limit_is_checked_at_the_largest_sizes(made: Any, program_of_torch: Any) -> None:
+    _, program = made
     with pytest.raises(girih.UserError, match="max_memory|limit"):
-        girih.compile(exported(model), options=replace(OPTIONS, max_memory=100_000))
+        girih.compile(program_of_torch, options=replace(OPTIONS, max_memory=100_000))
     enough = program.memory.allocated_bytes
-    girih.compile(exported(model), options=replace(OPTIONS, max_memory=enough))
+    girih.compile(program_of_torch, options=replace(OPTIONS, max_memory=enough))
 
 
 ENDLESS = """
