@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -73,6 +74,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrise(metafunc)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """A million objects live from here on, frameworks and tests: no search for garbage sees them,
+    or each that a test causes would take half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if not is_chosen(item)]
     config.hook.pytest_deselected(items=left_out)
@@ -91,10 +104,12 @@ def each_level(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(autouse=True, scope="session")
 def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests, and processes that they start, leave nothing in the user's cache and settings, and
-    find nothing there."""
+    find nothing there. Workers of `pytest -n` share the kernels that they compile."""
     folder = tmp_path_factory.mktemp("user")
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(common / "cache"))
         patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
         yield
 
