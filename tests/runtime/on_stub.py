@@ -1,7 +1,8 @@
-"""Runs kernels on the library that stands in for libcuda (stub_cuda.c): `on_stub.py ARCHITECTURE`.
+"""Runs kernels on the library that stands in for libcuda (stub_cuda.c): `on_stub.py ARCHITECTURE [FIRST STEP]`.
 
 Every instruction and kernel of benchmarks/gpu/first_run.py, and the zoo's models with one layer, go
 through the real bindings of CUDA's driver, whose calls the library checks; nothing is computed.
+FIRST, STEP: of the zoo only each STEP-th model, from number FIRST on.
 Prints how many launches there were.
 """
 
@@ -32,7 +33,7 @@ from girih.runtime.parts import copied_parts  # noqa: E402
 WITHOUT_LAYERS = ("mobilenet-v2",)  # models that are always as deep as they are
 
 
-def zoo() -> Iterator[tuple[Any, Any]]:
+def zoo(first: int = 0, step: int = 1) -> Iterator[tuple[Any, Any]]:
     """The zoo's models, those of PyTorch in bfloat16, and one in float32."""
     import torch
     from torch.utils import _pytree as pytree
@@ -40,7 +41,7 @@ def zoo() -> Iterator[tuple[Any, Any]]:
     def narrowed(leaf: Any) -> Any:
         return leaf.bfloat16() if leaf.is_floating_point() else leaf
 
-    for entry in ZOO:
+    for entry in ZOO[first::step]:
         built = entry.build(None if entry.name in WITHOUT_LAYERS else 1)
         if built.framework == "torch":
             yield built.source.to(torch.bfloat16), pytree.tree_map(narrowed, built.inputs)
@@ -74,7 +75,7 @@ def main() -> None:
         return next(turns[step]) % len(step.targets)
 
     NvidiaContext._read = in_turn  # nothing computes conditions, and loops have to end
-    for source, inputs in zoo():
+    for source, inputs in zoo(*map(int, sys.argv[2:])):
         program = girih.compile(source, *inputs, target=on.name)
         variant = replace(program.parts.variants[on.name], cubins={})  # PTX can be read
         program = program.with_parts(copied_parts(program.parts, variants={on.name: variant}))
