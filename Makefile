@@ -4,7 +4,8 @@
 #   make demo-generate  a Llama's prefill and decode in one bundle, many sessions
 #   make demo-embed     texts of all lengths through one bundle, beside PyTorch and ONNX Runtime
 #   make demo-distributed  training in JAX and a Llama in PyTorch on four processes
-#   make test     the tests        (PYTEST="-k wire" narrows them)
+#   make test     the tests        (PYTEST="-k wire" narrows them; with GIRIH_THOROUGH=1 each case
+#                 runs on every engine, level and architecture that shares it with others)
 #   make test-cpus  compiled programs on emulated CPUs: aarch64, x86-64 without AVX and AVX-512
 #   make lint     ruff and pyright
 #   make versions   oldest and newest dependencies, in environments of their own
