@@ -12,10 +12,23 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from girih.backends.cpu import codegen
-from girih.runtime.devices.cores import allowed_cpus
 
-from .levels import is_chosen, levels, parametrise, pretend_level
+def share_cores() -> None:
+    """Give each worker of `pytest -n` cores of its own: spinning threads do not share one well.
+    NumPy's BLAS makes a thread for each core that there is when it is imported."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if worker and len(cores) >= count > 1:
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) % count :: count])
+
+
+share_cores()
+
+from girih.backends.cpu import codegen  # noqa: E402 - it imports NumPy
+from girih.runtime.devices.cores import allowed_cpus  # noqa: E402
+
+from .levels import is_chosen, levels, parametrise, pretend_level  # noqa: E402
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at the first import of a framework
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -28,18 +41,6 @@ sys.path.insert(0, str(ROOT / "benchmarks"))  # the zoo: `from models import ZOO
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("others", deadline=None)
 settings.load_profile("others" if os.environ.get("GIRIH_THOROUGH") else "same")
-
-
-def share_cores() -> None:
-    """Give each worker of `pytest -n` cores of its own: spinning threads do not share one well."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    if worker and len(cores) >= count > 1:
-        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) % count :: count])
-
-
-share_cores()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
