@@ -1,6 +1,9 @@
 """Programs give the same bits where all memory that nobody should read holds NaN, and touch nothing
 between buffers."""
 
+import functools
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -20,12 +23,19 @@ CHOSEN = [
 ][:40]
 
 
+@functools.lru_cache(maxsize=1)  # both tests of an entry follow each other
+def compiled(name: str) -> tuple[girih.Program, list[np.ndarray], list[Any]]:
+    """A case's program, its inputs and results."""
+    entry = CASES[name]
+    program = girih.compile(jax.jit(entry.function), *entry.inputs)
+    inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(entry.inputs)]
+    return program, inputs, program.call_flat(inputs)
+
+
 @pytest.mark.parametrize("apart", [False, True], ids=["as planned", "red zones"])
 @pytest.mark.parametrize("entry", CHOSEN, ids=lambda entry: entry.name)
 def test_the_same_bits(entry, apart):
-    program = girih.compile(jax.jit(entry.function), *entry.inputs)
-    inputs = [np.asarray(leaf) for leaf in jax.tree.leaves(entry.inputs)]
-    expected = program.call_flat(inputs)
+    program, inputs, expected = compiled(entry.name)
     for result, wanted in zip(run(program, inputs, apart), expected, strict=True):
         assert result.tobytes() == np.asarray(wanted).tobytes()
 
