@@ -1,4 +1,6 @@
-"""Runs kernels on the library that stands in for libcuda (stub_cuda.c): `on_stub.py ARCHITECTURE [FIRST STEP]`.
+"""Runs kernels on the library that stands in for libcuda (stub_cuda.c).
+
+    python tests/runtime/on_stub.py ARCHITECTURE [FIRST STEP]
 
 Every instruction and kernel of benchmarks/gpu/first_run.py, and the zoo's models with one layer, go
 through the real bindings of CUDA's driver, whose calls the library checks; nothing is computed.
