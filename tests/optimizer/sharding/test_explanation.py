@@ -3,6 +3,7 @@ annotation."""
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -35,6 +36,11 @@ USUAL = [name for name in EXAMPLES if name != "b24"]
 QUICK = ("e3", "g1", "g6", "g10", "g11", "i3", "h4", "h10", "h12", "h13")
 """Those that the interpreter runs within a few seconds."""
 RANDOM = [name for name in programs() if name.startswith("random")][:50]
+
+
+@functools.cache
+def parts_of(name: str) -> Partitioned:
+    return partition(EXAMPLES[name].module())
 
 
 def counted(local: Module, devices: int) -> float:
@@ -75,7 +81,7 @@ def check_row(told: Explanation, row: Row, lineless: bool = False) -> None:
 
 @pytest.mark.parametrize("name", USUAL)
 def test_rows_of_annotated_programs_lead_to_annotations(name: str) -> None:
-    parts = partition(EXAMPLES[name].module())
+    parts = parts_of(name)
     told = parts.explain()
     explained, sizes = told.bytes, (parts.bytes, counted(parts.local, parts.mesh.devices))
     assert sizes == (explained, explained)
@@ -88,7 +94,7 @@ def test_rows_of_annotated_programs_lead_to_annotations(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_explained_is_simulated(name: str) -> None:
-    parts = partition(EXAMPLES[name].module())
+    parts = parts_of(name)
     explained, sent = parts.explain().bytes, simulated(parts)
     assert explained == sent
 
