@@ -78,12 +78,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """A million objects live from here on, frameworks and tests: no search for garbage sees them,
-    or each that a test causes would take half a second."""
+    or each that a test causes would take half a second; and searches are rarer."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5000, *gc.get_threshold()[1:])
         gc.enable()
 
 
