@@ -13,7 +13,7 @@ bits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's gro
 _ENOUGH_TILES = 16
 _MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
+_COPIED_COLUMNS = 128  # for which rows that crowd a cache are copied apart
 _LEAST_GROUPS = 4  # column groups that share a row block that must be packed
 
 
@@ -72,7 +73,7 @@ def engine_for(
     if tiles_amx.supports(target, "bf16" if floats else "i8"):
         return Engine(True, tiles_amx.UNIT, tiles_amx.BYTES, (left, right))
     if pairs.supports(target, left, right):
-        return Engine(False, pairs.UNIT, 4, (left, right))
+        return Engine(False, pairs.unit(left), 4, (left, right))
     return None
 
 
@@ -87,9 +88,12 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     if isinstance(steps, SymbolicDim) or isinstance(product.columns, SymbolicDim):
         return None
     depth = -(-steps * 4 // engine.group // engine.step) * engine.step
-    left = left_rows(product.left, steps, engine.group, depth)
+    reused = engine.unit < at_hint(product.rows) and product.columns >= _COPIED_COLUMNS
+    most = 0 if engine.tiles else engine.unit
+    left = left_rows(product.left, steps, engine.group, depth, most, reused)
     if left is None:
         return None
+    engine = replace(engine, unit=left.panel or engine.unit)
     right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
     return _Emitter(module, name, product, engine, depth, left, right).emit()
 
@@ -113,7 +117,8 @@ class _Emitter:
         self.units, self.rest = divmod(product.rows, engine.unit)
         self.panels = -(-product.rows // engine.unit)
         self.outer = math.prod(product.outer)
-        self.per_block = self._block_panels()
+        per_block = -(-self._block_panels() // left.panels) * left.panels
+        self.per_block = min(per_block, self.panels)
         self.blocks = -(-self.panels // self.per_block)
         self.parts = self._column_parts()
 
@@ -194,8 +199,9 @@ class _Emitter:
             )
         else:
             pairs.emit_vector_micro(
-                self.module, name, engine.elements, rows, group.vectors, self.depth, *pitches
-            )
+                self.module, name, engine.elements, rows, group.vectors,
+                self.left.runs(self.depth), *pitches,
+            )  # fmt: skip
 
     def _emit_group(self, name: str, group: Group) -> None:
         """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
@@ -230,8 +236,8 @@ class _Emitter:
         def block(number: Value, rows: int | Value, micro: str) -> None:
             row = f.mul(number, engine.unit)
             if self.left.packed:
-                start = f.mul(f.sub(row, f.mul(first, engine.unit)), self.left.pitch)
-                left = f.pointer(scratch, f.add(start, self.left.offset), "i8")
+                start = self.left.place(f, f.sub(row, f.mul(first, engine.unit)))
+                left = f.pointer(scratch, start, "i8")
             else:
                 left = self.left.rows(f, args, coordinates, row)
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile

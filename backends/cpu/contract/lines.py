@@ -43,6 +43,7 @@ class WindowLines(LeftSide):
         self.chunk, self.panel = cut
         self._features, self._positions, self._walk = features, tuple(positions), tuple(walk)
         self._lanes, last = lanes, positions[-1].spatial
+        self.kernel = *(p.spatial.kernel for p in positions), features.size  # sizes of the depth
         self._pixels = _pixels(last, self.chunk)
         self._pitch = _pitch(source, features, self._pixels)
         planes = [p.spatial.kernel for p in self._positions[:-1]]

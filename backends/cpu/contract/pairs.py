@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from ... import llvm
 from ..codegen import Target
+from .views import Segment
 
 Value = llvm.Value
 
-UNIT = 12  # rows of a block of sums: with two vectors of columns, 24 of 32 registers
 LANES = 16
 
 
@@ -27,20 +27,27 @@ def supports(target: Target, left: str, right: str) -> bool:
     return "avx512vnni" in target.features and (left, right) != ("ui8", "ui8")
 
 
+def unit(left: str) -> int:
+    """Rows of a block of sums, which with two vectors of columns fill the 32 registers: words of
+    bf16 are spread by the instruction itself, those of bytes take a register."""
+    return 14 if left == "bf16" else 12
+
+
 def emit_vector_micro(
     module: llvm.Module,
     name: str,
     elements: tuple[str, str],
     rows: int,
     vectors: int,
-    depth: int,
+    runs: Sequence[Segment],
     left_pitch: int,
     right_pitch: int,
     tile_pitch: int,
 ) -> None:
-    """Defines name(left, right, tile): sums over `depth` bytes, a multiple of 4.
+    """Defines name(left, right, tile): sums over the depth.
 
-    vectors: of 16 columns; pitches in bytes: of left rows, of right groups, of the tile.
+    vectors: of 16 columns; runs: loops over the left side's depth in bytes, of which the innermost
+    is contiguous and a multiple of 4; pitches in bytes: of left rows, of right groups, of the tile.
     """
     parameters = [
         ("ptr noalias readonly", "left"),
@@ -57,14 +64,25 @@ def emit_vector_micro(
         for vector in range(vectors)
     ]
     zeros = [llvm.constant(sums, 0)] * (len(places) + extra)
-    with f.for_range(0, depth, 4, [left, right, *zeros]) as loop:
-        a, b, *totals = loop.carried
-        columns = [
-            f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8")) for v in range(vectors)
-        ]
-        totals = _step(f, elements, rows, a, left_pitch, columns, totals)
-        loop.carry(f.pointer(a, 4, "i8"), f.pointer(b, right_pitch, "i8"), *totals)
-    _, _, *totals = loop.results
+
+    def nest(number: int, start: Value, following: Value, sums: Sequence[Value]) -> list[Value]:
+        """The loops from `number` on: where the right side goes on, and the sums."""
+        size, stride = runs[number]
+        inner = number + 1 == len(runs)
+        with f.for_range(0, size, 4 if inner else 1, [start, following, *sums]) as loop:
+            a, b, *totals = loop.carried
+            if inner:
+                columns = [
+                    f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8"))
+                    for v in range(vectors)
+                ]
+                totals = _step(f, elements, rows, a, left_pitch, columns, totals)
+                loop.carry(f.pointer(a, 4, "i8"), f.pointer(b, right_pitch, "i8"), *totals)
+            else:
+                loop.carry(f.pointer(a, stride, "i8"), *nest(number + 1, a, b, totals))
+        return list(loop.results[1:])
+
+    _, *totals = nest(0, left, right, zeros)
     for number, place in enumerate(places):
         value = totals[number]
         if extra:
@@ -104,7 +122,8 @@ def _dot(
 ) -> Value:
     if elements[0] == "bf16":
         kind = llvm.vector(2 * LANES, "bfloat")
-        name, pair = "llvm.x86.avx512bf16.dpbf16ps.512", (left, right)
+        # Only the last operand can be spread from memory; products commute.
+        name, pair = "llvm.x86.avx512bf16.dpbf16ps.512", (right, left)
     else:
         kind = llvm.vector(4 * LANES, "i8")
         name = "llvm.x86.avx512.vpdpbusd.512"
