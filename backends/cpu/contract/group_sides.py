@@ -219,8 +219,8 @@ class _PaddedRows(LeftRows):
 
 
 def _crowded(pitch: int, rows: int) -> bool:
-    """Whether a first-level cache can hardly hold a line of each of `rows` rows `pitch` apart."""
-    return rows * math.gcd(pitch, _SETS) > _WAYS * _SETS // 2
+    """Whether a first-level cache cannot hold a line of each of `rows` rows `pitch` apart."""
+    return rows * math.gcd(pitch, _SETS) > _WAYS * _SETS
 
 
 def left_rows(

@@ -32,6 +32,8 @@ VECTORS = 2  # of 16 columns in a column group
 _LANES = 16
 GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
 _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
+_FETCHED_BYTES = 1 << 15  # of a column group's weights, for which the next one's are fetched
+_PASSES = 2  # over a column group, in which those of the next one are fetched
 _ENOUGH_TILES = 16
 _MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
@@ -200,8 +202,24 @@ class _Emitter:
         else:
             pairs.emit_vector_micro(
                 self.module, name, engine.elements, rows, group.vectors,
-                self.left.runs(self.depth), *pitches,
+                self.left.runs(self.depth), *pitches, self._fetched,
             )  # fmt: skip
+
+    @property
+    def _fetched(self) -> int:
+        """Lines of the next column group's weights that are brought near with each step of the
+        depth: large weights come from memory, and two passes over a group's have time for it."""
+        step = self.right.pitch(self.columns.full)
+        useful = self.right.stored and self.groups > 1 and self.depth // 4 * step >= _FETCHED_BYTES
+        return 0 if self.engine.tiles or not useful else -(-step // pairs.LINE // _PASSES)
+
+    def _ahead(self, f: llvm.Function, right: Value, number: Value) -> Value:
+        """Where pass `number` over a column group fetches; once all is fetched, what is there."""
+        if not self._fetched:
+            return right
+        size = self.depth // 4 * self.right.pitch(self.columns.full)
+        following = f.pointer(right, f.add(f.mul(number, size // _PASSES), size), "i8")
+        return f.select(f.compare("ult", number, _PASSES), following, right)
 
     def _emit_group(self, name: str, group: Group) -> None:
         """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
@@ -241,7 +259,10 @@ class _Emitter:
             else:
                 left = self.left.rows(f, args, coordinates, row)
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
-            f.call(micro, "void", left, right, target)
+            operands = [left, right, target]
+            if not engine.tiles:
+                operands.append(self._ahead(f, right, f.sub(number, first)))
+            f.call(micro, "void", *operands)
             if not plain:
                 count = f.lift(rows, "i64")
                 epilogue.emit(f, args, coordinates, row, column, count, tile, group)

@@ -18,6 +18,7 @@ from .views import Segment
 Value = llvm.Value
 
 LANES = 16
+LINE = 64  # bytes of a cache's line
 
 
 def supports(target: Target, left: str, right: str) -> bool:
@@ -43,8 +44,10 @@ def emit_vector_micro(
     left_pitch: int,
     right_pitch: int,
     tile_pitch: int,
+    fetched: int = 0,
 ) -> None:
-    """Defines name(left, right, tile): sums over the depth.
+    """Defines name(left, right, tile, ahead): sums over the depth. From `ahead` on, `fetched`
+    lines of a cache are brought near with each step of the right side.
 
     vectors: of 16 columns; runs: loops over the left side's depth in bytes, of which the innermost
     is contiguous and a multiple of 4; pitches in bytes: of left rows, of right groups, of the tile.
@@ -53,9 +56,10 @@ def emit_vector_micro(
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
         ("ptr noalias", "tile"),
+        ("ptr", "ahead"),
     ]
     f = module.helper(name, parameters, inline="noinline")
-    left, right, tile = f.arguments
+    left, right, tile, ahead = f.arguments
     sums = llvm.vector(LANES, "float" if elements[0] == "bf16" else "i32")
     extra = vectors if elements == ("i8", "i8") else 0
     places = [
@@ -65,24 +69,28 @@ def emit_vector_micro(
     ]
     zeros = [llvm.constant(sums, 0)] * (len(places) + extra)
 
-    def nest(number: int, start: Value, following: Value, sums: Sequence[Value]) -> list[Value]:
-        """The loops from `number` on: where the right side goes on, and the sums."""
+    def nest(number: int, start: Value, carried: Sequence[Value]) -> list[Value]:
+        """The loops from `number` on: where the right side and what is fetched go on, and sums."""
         size, stride = runs[number]
         inner = number + 1 == len(runs)
-        with f.for_range(0, size, 4 if inner else 1, [start, following, *sums]) as loop:
-            a, b, *totals = loop.carried
+        with f.for_range(0, size, 4 if inner else 1, [start, *carried]) as loop:
+            a, b, next_lines, *totals = loop.carried
             if inner:
                 columns = [
                     f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8"))
                     for v in range(vectors)
                 ]
+                for line in range(fetched):
+                    f.prefetch(f.pointer(next_lines, LINE * line, "i8"), locality=2)
                 totals = _step(f, elements, rows, a, left_pitch, columns, totals)
-                loop.carry(f.pointer(a, 4, "i8"), f.pointer(b, right_pitch, "i8"), *totals)
+                moved = f.pointer(b, right_pitch, "i8"), f.pointer(next_lines, LINE * fetched, "i8")
+                loop.carry(f.pointer(a, 4, "i8"), *moved, *totals)
             else:
-                loop.carry(f.pointer(a, stride, "i8"), *nest(number + 1, a, b, totals))
+                following = nest(number + 1, a, [b, next_lines, *totals])
+                loop.carry(f.pointer(a, stride, "i8"), *following)
         return list(loop.results[1:])
 
-    _, *totals = nest(0, left, right, zeros)
+    _, _, *totals = nest(0, left, [right, ahead, *zeros])
     for number, place in enumerate(places):
         value = totals[number]
         if extra:
