@@ -63,6 +63,10 @@ class LeftRows:
         self.side, self._stride = side, row_stride
         self.pitch = row_stride * element_bytes
 
+    def bytes_of(self, rows: int) -> int:
+        """What products with `rows` neighbouring rows read."""
+        return rows * self.pitch
+
     def runs(self, depth: int) -> tuple[Segment, ...]:
         """Loops over the depth in bytes; the innermost runs are contiguous."""
         return (Segment(depth, 1),)
@@ -168,6 +172,9 @@ class _LineRows(_PackedRows):
 
     def scratch(self, rows: int) -> int:
         return -(-rows // self._lines.chunk) * self._lines.chunk_bytes
+
+    def bytes_of(self, rows: int) -> int:
+        return rows * self._lines.chunk_bytes // self._lines.chunk
 
     def runs(self, depth: int) -> tuple[Segment, ...]:
         loops = zip(self._lines.kernel, self._lines.depth, strict=True)

@@ -136,7 +136,7 @@ class _Emitter:
                 rows = at_hint(self.product.rows)
                 blocks = max(blocks, rows // (_MANY_ROWS * self.product.columns))
             return -(-panels // min(panels, blocks))
-        fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
+        fits = max(1, _LEFT_BYTES // max(1, self.left.bytes_of(self.engine.unit)))
         blocks = -(-panels // fits)
         if others * blocks < _ENOUGH_TILES:
             blocks = min(panels, -(-_ENOUGH_TILES // others))
@@ -147,7 +147,9 @@ class _Emitter:
         if not self.left.packed:
             return self.groups
         others = max(1, at_hint(self.outer * self.blocks))
-        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
+        # Lines that neighbours share are quickly copied again.
+        least = _LEAST_GROUPS // 2 if self.left.panel else _LEAST_GROUPS
+        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // least))
 
     def emit(self) -> tuple[int, int]:
         for kind, group in self.columns.kinds:
