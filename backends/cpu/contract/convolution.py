@@ -266,7 +266,7 @@ def _lines(product: Product, most: int) -> WindowLines | None:
         return None
     inputs = left.source, left.features, left.positions, left.walk
     cut = chunks(*inputs, most)
-    return None if cut is None else WindowLines(*inputs, left.lanes, cut)
+    return None if cut is None else WindowLines(*inputs, cut)
 
 
 def _minor_run(geometry: Geometry) -> list[int]:

@@ -268,7 +268,7 @@ def _windows(side: WindowLeft, group: int, most: int) -> LeftSide:
     size = side.features.size
     even = not isinstance(size, SymbolicDim) and size % group == 0
     cut = chunks(*inputs, most) if most and even else None
-    return WindowLeft(*inputs, lanes) if cut is None else WindowLines(*inputs, lanes, cut)
+    return WindowLeft(*inputs, lanes) if cut is None else WindowLines(*inputs, cut)
 
 
 class RightGroups:
