@@ -227,7 +227,8 @@ class _PaddedRows(LeftRows):
 
 def _crowded(pitch: int, rows: int) -> bool:
     """Whether a first-level cache cannot hold a line of each of `rows` rows `pitch` apart."""
-    return rows * math.gcd(pitch, _SETS) > _WAYS * _SETS
+    known = not isinstance(pitch, SymbolicDim)
+    return known and rows * math.gcd(pitch, _SETS) > _WAYS * _SETS
 
 
 def left_rows(
