@@ -288,6 +288,20 @@ def test_rows_that_crowd_a_cache(level: str, element: Any, out: Any, depth: int)
     agree(product(left, right, out, transposed=True, weight=True), numbers(left), level=level)
 
 
+@pytest.mark.parametrize("level", [row[0] for rows in codegen._LEVELS.values() for row in rows])
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
+def test_code_of_windows_is_made_for_every_level_anywhere(
+    level: str, element: Any, out: Any
+) -> None:
+    padding = ((1, 1), (1, 1))
+    for dims, features_last in (((1, 5, 84, 16), True), ((1, 3, 21, 84), False)):
+        features = dims[3] if features_last else dims[1]
+        image, weight = TensorType(dims, element), TensorType((32, features, 3, 3), element)
+        module = convolution(image, weight, out, (1, 1), padding, (1, 1), features_last)
+        program = girih.compile(module, target=f"cpu:{level}")
+        assert tuple(program.plan.features) == codegen.level_target(level).features
+
+
 @pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
 def test_workers_of_lines_give_the_same_bits(element: Any, out: Any) -> None:
     image, weight = TensorType((1, 12, 84, 16), element), TensorType((96, 16, 3, 3), element)
