@@ -119,8 +119,7 @@ class _Emitter:
         self.units, self.rest = divmod(product.rows, engine.unit)
         self.panels = -(-product.rows // engine.unit)
         self.outer = math.prod(product.outer)
-        per_block = -(-self._block_panels() // left.panels) * left.panels
-        self.per_block = min(per_block, self.panels)
+        self.per_block = -(-self._block_panels() // left.panels) * left.panels
         self.blocks = -(-self.panels // self.per_block)
         self.parts = self._column_parts()
 
