@@ -22,7 +22,7 @@ from .blocking import Blocking
 from .depthwise import emit_depthwise
 from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
-from .grouped import emit_grouped
+from .grouped import emit_grouped, engine_for
 from .left import LeftSide, PackedLeftSide
 from .lines import WindowLines, chunks
 from .operands import Source
@@ -266,7 +266,7 @@ def _lines(product: Product, most: int) -> WindowLines | None:
         return None
     inputs = left.source, left.features, left.positions, left.walk
     cut = chunks(*inputs, most)
-    return None if cut is None else WindowLines(*inputs, left.lanes, cut)
+    return None if cut is None else WindowLines(*inputs, cut)
 
 
 def _minor_run(geometry: Geometry) -> list[int]:
@@ -429,7 +429,9 @@ def _features_as_columns(
     positions = [Position(s, places.get(s)) for s in geometry.spatial]
     lanes = target.lanes(accumulator)
     direct = geometry.pointwise and len(_row_segments(walk)) <= 1
-    unit = None if direct else runs.run_unit(image, features, positions, lanes)
+    # Vectors of elements that are widened would be masked element by element.
+    whole = image.plain or engine_for(target, image.element, kernel.element, accumulator)
+    unit = runs.run_unit(features, positions, lanes) if whole and not direct else None
     depth = _kernel_depth(geometry, unit == 1)
     left: LeftSide
     if direct:

@@ -8,21 +8,27 @@ the last step of the depth, up to `depth` bytes; one of them holds zeros there.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ....hlo.symbols import SymbolicDim
 from ....hlo.types import I8, I16
 from ... import llvm
 from .left import LeftSide, PackedLeftSide
+from .lines import WindowLines, chunks
 from .operands import Group, Source, constant_mask, each_index, linear_strides, segment_offset
 from .right import CopiedRight, GatheredRight, RightSide, TransposedRight, transpose
+from .runs import WindowRuns
 from .views import Segment, merge
+from .window import WindowLeft
 
 Value = llvm.Value
 
 _LANES = 16
 _LINE = 64
+_SETS, _WAYS = 4096, 8  # bytes that a way of a first-level cache holds, and ways
 
 
 def _raw(source: Source) -> str:
@@ -50,10 +56,24 @@ class LeftRows:
     """Rows read where they lie: contiguous along a depth that needs no padding."""
 
     packed = False
+    panel = 0  # rows of a block of sums, where the side decides
+    panels = 1  # that a block of rows has a multiple of
 
     def __init__(self, side: LeftSide, row_stride: int, element_bytes: int) -> None:
         self.side, self._stride = side, row_stride
         self.pitch = row_stride * element_bytes
+
+    def bytes_of(self, rows: int) -> int:
+        """What products with `rows` neighbouring rows read."""
+        return rows * self.pitch
+
+    def runs(self, depth: int) -> tuple[Segment, ...]:
+        """Loops over the depth in bytes; the innermost runs are contiguous."""
+        return (Segment(depth, 1),)
+
+    def place(self, f: llvm.Function, row: Value) -> Value:
+        """Where a packed row begins in scratch, in bytes; `row` counts from the first packed."""
+        return f.add(f.mul(row, self.pitch), self.offset)
 
     @property
     def offset(self) -> int:
@@ -132,13 +152,40 @@ class _PackedRows(LeftRows):
     packed = True
 
     def __init__(self, side: LeftSide) -> None:
-        super().__init__(_raw_side(side), side.row_stride, side.source.element.bits // 8)
+        raw = side if side.source.plain else _raw_side(side)
+        super().__init__(raw, side.row_stride, side.source.element.bits // 8)
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,
     ) -> None:  # fmt: skip
         self.side.pack(f, args, outer, first, last, scratch)
+
+
+class _LineRows(_PackedRows):
+    """Rows of lines of pixels that neighbours share."""
+
+    def __init__(self, side: WindowLines, group: int) -> None:
+        super().__init__(side)
+        self.panel, self.panels = side.panel, side.chunk // side.panel
+        self._lines, self._size = side, 4 // group
+
+    def scratch(self, rows: int) -> int:
+        return -(-rows // self._lines.chunk) * self._lines.chunk_bytes
+
+    def bytes_of(self, rows: int) -> int:
+        return rows * self._lines.chunk_bytes // self._lines.chunk
+
+    def runs(self, depth: int) -> tuple[Segment, ...]:
+        loops = zip(self._lines.kernel, self._lines.depth, strict=True)
+        *outer, run = merge([Segment(size, stride) for size, stride in loops])
+        return (
+            *(Segment(size, stride * self._size) for size, stride in outer),
+            Segment(run.size * self._size, 1),
+        )
+
+    def place(self, f: llvm.Function, row: Value) -> Value:
+        return f.mul(self._lines.place(f, row), self._size)
 
 
 class _PaddedRows(LeftRows):
@@ -178,9 +225,27 @@ class _PaddedRows(LeftRows):
                 f.fill(f.pointer(place, done, "i8"), 0, self._depth - done)
 
 
-def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows | None:
-    """How the left side's rows come to be contiguous runs of `depth` bytes; None if they cannot."""
+def _crowded(pitch: int, rows: int) -> bool:
+    """Whether a first-level cache cannot hold a line of each of `rows` rows `pitch` apart."""
+    known = not isinstance(pitch, SymbolicDim)
+    return known and rows * math.gcd(pitch, _SETS) > _WAYS * _SETS
+
+
+def left_rows(
+    side: LeftSide, steps: int, group: int, depth: int, most: int = 0, reused: bool = False
+) -> LeftRows | None:
+    """How the left side's rows come to be contiguous runs of `depth` bytes; None if they cannot.
+
+    most: rows that are read side by side, word by word, at most; 0: lines of the cache are read
+    whole. Rows that are `reused` are copied if they crowd a cache in place.
+    """
     size = 4 // group
+    if isinstance(side, WindowLeft):
+        side = _windows(side, group, most)
+        if isinstance(side, WindowLines):
+            return _LineRows(side, group)
+    if isinstance(side, WindowRuns) and side.written * size >= depth:
+        return _PackedRows(side)
     if not isinstance(side, PackedLeftSide):
         contiguous = not side.depth or side.depth[-1] in (0, 1)
         if not (side.packed and contiguous):
@@ -190,8 +255,21 @@ def left_rows(side: LeftSide, steps: int, group: int, depth: int) -> LeftRows | 
         return _PaddedRows(side, steps, depth)
     rows, loops = merge(side._rows), merge(side._loops)
     if len(rows) <= 1 and loops == (Segment(steps, 1),) and steps * size == depth:
-        return LeftRows(side, rows[0].stride if rows else 0, size)
+        found = LeftRows(side, rows[0].stride if rows else 0, size)
+        if not (reused and _crowded(found.pitch, most)):
+            return found
     return _CopiedRows(side, side._rows, loops, steps, depth)
+
+
+def _windows(side: WindowLeft, group: int, most: int) -> LeftSide:
+    """Windows whose elements are moved as integers, whole vectors at a time: lines that neighbours
+    share, where that copies less."""
+    source, lanes = _raw_side(side).source, _LINE * group // 4
+    inputs = source, side.features, side.positions, side.walk
+    size = side.features.size
+    even = not isinstance(size, SymbolicDim) and size % group == 0
+    cut = chunks(*inputs, most) if most and even else None
+    return WindowLeft(*inputs, lanes) if cut is None else WindowLines(*inputs, cut)
 
 
 class RightGroups:

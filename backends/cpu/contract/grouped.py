@@ -13,7 +13,7 @@ bits.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,12 @@ VECTORS = 2  # of 16 columns in a column group
 _LANES = 16
 GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
 _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
+_FETCHED_BYTES = 1 << 15  # of a column group's weights, for which the next one's are fetched
+_PASSES = 2  # over a column group, in which those of the next one are fetched
 _ENOUGH_TILES = 16
 _MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
+_COPIED_COLUMNS = 128  # for which rows that crowd a cache are copied apart
 _LEAST_GROUPS = 4  # column groups that share a row block that must be packed
 
 
@@ -72,7 +75,7 @@ def engine_for(
     if tiles_amx.supports(target, "bf16" if floats else "i8"):
         return Engine(True, tiles_amx.UNIT, tiles_amx.BYTES, (left, right))
     if pairs.supports(target, left, right):
-        return Engine(False, pairs.UNIT, 4, (left, right))
+        return Engine(False, pairs.unit(left), 4, (left, right))
     return None
 
 
@@ -87,9 +90,12 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     if isinstance(steps, SymbolicDim) or isinstance(product.columns, SymbolicDim):
         return None
     depth = -(-steps * 4 // engine.group // engine.step) * engine.step
-    left = left_rows(product.left, steps, engine.group, depth)
+    reused = engine.unit < at_hint(product.rows) and product.columns >= _COPIED_COLUMNS
+    most = 0 if engine.tiles else engine.unit
+    left = left_rows(product.left, steps, engine.group, depth, most, reused)
     if left is None:
         return None
+    engine = replace(engine, unit=left.panel or engine.unit)
     right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
     return _Emitter(module, name, product, engine, depth, left, right).emit()
 
@@ -113,7 +119,7 @@ class _Emitter:
         self.units, self.rest = divmod(product.rows, engine.unit)
         self.panels = -(-product.rows // engine.unit)
         self.outer = math.prod(product.outer)
-        self.per_block = self._block_panels()
+        self.per_block = -(-self._block_panels() // left.panels) * left.panels
         self.blocks = -(-self.panels // self.per_block)
         self.parts = self._column_parts()
 
@@ -129,7 +135,7 @@ class _Emitter:
                 rows = at_hint(self.product.rows)
                 blocks = max(blocks, rows // (_MANY_ROWS * self.product.columns))
             return -(-panels // min(panels, blocks))
-        fits = max(1, _LEFT_BYTES // max(1, self.engine.unit * self.left.pitch))
+        fits = max(1, _LEFT_BYTES // max(1, self.left.bytes_of(self.engine.unit)))
         blocks = -(-panels // fits)
         if others * blocks < _ENOUGH_TILES:
             blocks = min(panels, -(-_ENOUGH_TILES // others))
@@ -140,7 +146,9 @@ class _Emitter:
         if not self.left.packed:
             return self.groups
         others = max(1, at_hint(self.outer * self.blocks))
-        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
+        # Lines that neighbours share are quickly copied again.
+        least = _LEAST_GROUPS // 2 if self.left.panel else _LEAST_GROUPS
+        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // least))
 
     def emit(self) -> tuple[int, int]:
         for kind, group in self.columns.kinds:
@@ -194,8 +202,25 @@ class _Emitter:
             )
         else:
             pairs.emit_vector_micro(
-                self.module, name, engine.elements, rows, group.vectors, self.depth, *pitches
-            )
+                self.module, name, engine.elements, rows, group.vectors,
+                self.left.runs(self.depth), *pitches, self._fetched,
+            )  # fmt: skip
+
+    @property
+    def _fetched(self) -> int:
+        """Lines of the next column group's weights that are brought near with each step of the
+        depth: large weights come from memory, and two passes over a group's have time for it."""
+        step = self.right.pitch(self.columns.full)
+        useful = self.right.stored and self.groups > 1 and self.depth // 4 * step >= _FETCHED_BYTES
+        return 0 if self.engine.tiles or not useful else -(-step // pairs.LINE // _PASSES)
+
+    def _ahead(self, f: llvm.Function, right: Value, number: Value) -> Value:
+        """Where pass `number` over a column group fetches; once all is fetched, what is there."""
+        if not self._fetched:
+            return right
+        size = self.depth // 4 * self.right.pitch(self.columns.full)
+        following = f.pointer(right, f.add(f.mul(number, size // _PASSES), size), "i8")
+        return f.select(f.compare("ult", number, _PASSES), following, right)
 
     def _emit_group(self, name: str, group: Group) -> None:
         """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
@@ -230,12 +255,15 @@ class _Emitter:
         def block(number: Value, rows: int | Value, micro: str) -> None:
             row = f.mul(number, engine.unit)
             if self.left.packed:
-                start = f.mul(f.sub(row, f.mul(first, engine.unit)), self.left.pitch)
-                left = f.pointer(scratch, f.add(start, self.left.offset), "i8")
+                start = self.left.place(f, f.sub(row, f.mul(first, engine.unit)))
+                left = f.pointer(scratch, start, "i8")
             else:
                 left = self.left.rows(f, args, coordinates, row)
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
-            f.call(micro, "void", left, right, target)
+            operands = [left, right, target]
+            if not engine.tiles:
+                operands.append(self._ahead(f, right, f.sub(number, first)))
+            f.call(micro, "void", *operands)
             if not plain:
                 count = f.lift(rows, "i64")
                 epilogue.emit(f, args, coordinates, row, column, count, tile, group)

@@ -15,7 +15,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import Source, constant_mask, linear_strides, unravel
+from .operands import Source, linear_strides, unravel
 from .views import Segment
 from .window import Position, Spatial, place
 
@@ -37,12 +37,12 @@ class WindowLines(LeftSide):
         features: Segment,
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial]],
-        lanes: int,
         cut: tuple[int, int],
     ) -> None:
         self.chunk, self.panel = cut
         self._features, self._positions, self._walk = features, tuple(positions), tuple(walk)
-        self._lanes, last = lanes, positions[-1].spatial
+        last = positions[-1].spatial
+        self.kernel = *(p.spatial.kernel for p in positions), features.size  # sizes of the depth
         self._pixels = _pixels(last, self.chunk)
         self._pitch = _pitch(source, features, self._pixels)
         planes = [p.spatial.kernel for p in self._positions[:-1]]
@@ -110,29 +110,24 @@ class WindowLines(LeftSide):
         target: Value, exists: Value,
     ) -> None:  # fmt: skip
         """A chunk's pixels of one input line, zeros where there are none."""
-        spatial, features, lanes = self._positions[-1].spatial, self._features.size, self._lanes
-        accumulator, count = self.source.accumulator, self._pixels * features
-        first = f.mul(start, features)
-        narrow, origin = f.cast("trunc", first, "i32"), f.add(offset, first)
-        limits = f.splat(f.select(exists, llvm.constant("i32", spatial.size * features), 0), lanes)
+        spatial, features, pixels = self._positions[-1].spatial, self._features.size, self._pixels
+        accumulator = self.source.accumulator
+        size = llvm.bits_of(accumulator) // 8 * features  # bytes of a pixel
+        left = f.min(f.max(f.sub(0, start), 0), pixels)
+        low = f.select(exists, left, pixels)
+        high = f.max(f.min(f.sub(spatial.size, start), pixels), low)
+        line = f.pointer(scratch, target, accumulator)
 
-        def move(at: Value, keep: Value | None) -> None:
-            number = f.add(narrow, f.cast("trunc", at, "i32"))
-            mask = f.compare("ult", f.add(f.splat(number, lanes), f.iota(lanes, "i32")), limits)
-            mask = mask if keep is None else f.land(mask, keep)
-            value = self.source.masked_load(f, base, f.add(origin, at), mask)
-            pointer = f.pointer(scratch, f.add(target, at), accumulator)
-            if keep is None:
-                f.store(value, pointer)
-            else:
-                f.masked_store(value, pointer, keep)
+        def place(pixel: Value) -> Value:
+            return f.pointer(line, f.mul(pixel, size), "i8")
 
-        whole = count // lanes * lanes
-        if whole:
-            with f.for_range(0, whole, lanes) as loop:
-                move(loop.index, None)
-        if whole < count:
-            move(llvm.constant("i64", whole), constant_mask(lanes, count - whole))
+        with f.if_then(f.compare("slt", 0, low)):
+            f.fill(line, 0, f.mul(low, size))
+        with f.if_then(f.compare("slt", low, high)):
+            at = f.add(offset, f.mul(f.add(start, low), features))
+            f.copy(place(low), self.source.at(f, base, at), f.mul(f.sub(high, low), size))
+        with f.if_then(f.compare("slt", high, pixels)):
+            f.fill(place(high), 0, f.mul(f.sub(pixels, high), size))
 
 
 def chunks(

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 
 from ... import llvm
 from ..codegen import Target
+from .views import Segment
 
 Value = llvm.Value
 
-UNIT = 12  # rows of a block of sums: with two vectors of columns, 24 of 32 registers
 LANES = 16
+LINE = 64  # bytes of a cache's line
 
 
 def supports(target: Target, left: str, right: str) -> bool:
@@ -27,28 +28,38 @@ def supports(target: Target, left: str, right: str) -> bool:
     return "avx512vnni" in target.features and (left, right) != ("ui8", "ui8")
 
 
+def unit(left: str) -> int:
+    """Rows of a block of sums, which with two vectors of columns fill the 32 registers: words of
+    bf16 are spread by the instruction itself, those of bytes take a register."""
+    return 14 if left == "bf16" else 12
+
+
 def emit_vector_micro(
     module: llvm.Module,
     name: str,
     elements: tuple[str, str],
     rows: int,
     vectors: int,
-    depth: int,
+    runs: Sequence[Segment],
     left_pitch: int,
     right_pitch: int,
     tile_pitch: int,
+    fetched: int = 0,
 ) -> None:
-    """Defines name(left, right, tile): sums over `depth` bytes, a multiple of 4.
+    """Defines name(left, right, tile, ahead): sums over the depth. From `ahead` on, `fetched`
+    lines of a cache are brought near with each step of the right side.
 
-    vectors: of 16 columns; pitches in bytes: of left rows, of right groups, of the tile.
+    vectors: of 16 columns; runs: loops over the left side's depth in bytes, of which the innermost
+    is contiguous and a multiple of 4; pitches in bytes: of left rows, of right groups, of the tile.
     """
     parameters = [
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
         ("ptr noalias", "tile"),
+        ("ptr", "ahead"),
     ]
     f = module.helper(name, parameters, inline="noinline")
-    left, right, tile = f.arguments
+    left, right, tile, ahead = f.arguments
     sums = llvm.vector(LANES, "float" if elements[0] == "bf16" else "i32")
     extra = vectors if elements == ("i8", "i8") else 0
     places = [
@@ -57,14 +68,29 @@ def emit_vector_micro(
         for vector in range(vectors)
     ]
     zeros = [llvm.constant(sums, 0)] * (len(places) + extra)
-    with f.for_range(0, depth, 4, [left, right, *zeros]) as loop:
-        a, b, *totals = loop.carried
-        columns = [
-            f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8")) for v in range(vectors)
-        ]
-        totals = _step(f, elements, rows, a, left_pitch, columns, totals)
-        loop.carry(f.pointer(a, 4, "i8"), f.pointer(b, right_pitch, "i8"), *totals)
-    _, _, *totals = loop.results
+
+    def nest(number: int, start: Value, carried: Sequence[Value]) -> list[Value]:
+        """The loops from `number` on: where the right side and what is fetched go on, and sums."""
+        size, stride = runs[number]
+        inner = number + 1 == len(runs)
+        with f.for_range(0, size, 4 if inner else 1, [start, *carried]) as loop:
+            a, b, next_lines, *totals = loop.carried
+            if inner:
+                columns = [
+                    f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8"))
+                    for v in range(vectors)
+                ]
+                for line in range(fetched):
+                    f.prefetch(f.pointer(next_lines, LINE * line, "i8"), locality=2)
+                totals = _step(f, elements, rows, a, left_pitch, columns, totals)
+                moved = f.pointer(b, right_pitch, "i8"), f.pointer(next_lines, LINE * fetched, "i8")
+                loop.carry(f.pointer(a, 4, "i8"), *moved, *totals)
+            else:
+                following = nest(number + 1, a, [b, next_lines, *totals])
+                loop.carry(f.pointer(a, stride, "i8"), *following)
+        return list(loop.results[1:])
+
+    _, _, *totals = nest(0, left, [right, ahead, *zeros])
     for number, place in enumerate(places):
         value = totals[number]
         if extra:
@@ -104,7 +130,8 @@ def _dot(
 ) -> Value:
     if elements[0] == "bf16":
         kind = llvm.vector(2 * LANES, "bfloat")
-        name, pair = "llvm.x86.avx512bf16.dpbf16ps.512", (left, right)
+        # Only the last operand can be spread from memory; products commute.
+        name, pair = "llvm.x86.avx512bf16.dpbf16ps.512", (right, left)
     else:
         kind = llvm.vector(4 * LANES, "i8")
         name = "llvm.x86.avx512.vpdpbusd.512"

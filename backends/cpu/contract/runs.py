@@ -24,13 +24,11 @@ _VECTORS = 4  # of a run
 _UNROLLED = 8  # taps of an outer kernel dimension that are straight-line code
 
 
-def run_unit(
-    source: Source, features: Segment, positions: Sequence[Position], lanes: int
-) -> int | None:
+def run_unit(features: Segment, positions: Sequence[Position], lanes: int) -> int | None:
     """Elements of one column of a run: 1 for a line of one feature, all features for a line of
     all; None where lines of windows are no short runs."""
     last = positions[-1].spatial
-    if (last.base, last.dilation) != (1, 1) or not source.plain:
+    if (last.base, last.dilation) != (1, 1):
         return None
     if isinstance(last.kernel, SymbolicDim):
         return None
@@ -69,7 +67,9 @@ class WindowRuns(LeftSide):
         self._steps = self.depth[1:] if unit == 1 else self.depth[:-1]
         self._feature_step = self.depth[0] if unit == 1 else 0
         # Whole vectors reach behind a run, into what is written next: never behind the row.
-        self._spare = surely_at_most(size - self._run + -(-self._run // lanes) * lanes, pitch)
+        reach = size - self._run + -(-self._run // lanes) * lanes
+        self._spare = surely_at_most(reach, pitch)
+        self.written = reach if self._spare else size  # elements of a row; zeros behind its values
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,

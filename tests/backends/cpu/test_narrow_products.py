@@ -10,6 +10,7 @@ import pytest
 import girih
 from girih.backends.cpu import codegen
 from girih.backends.cpu.contract.grouped import engine_for
+from girih.backends.cpu.contract.lines import WindowLines
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Value, Weight
 from girih.hlo.interpret import interpret
@@ -35,11 +36,11 @@ def compiled(module: Module, *inputs: Any, level: str | None, **options: Any) ->
     return np.asarray(result[0] if isinstance(result, (list, tuple)) else result)
 
 
-def agree(module: Module, *inputs: Any, level: str | None) -> None:
+def agree(module: Module, *inputs: Any, level: str | None, **options: Any) -> None:
     """The compiled program gives the interpreter's numbers: integers exactly, floats as far as the
     order of f32 sums allows."""
     expected = interpret(module, list(inputs))[0]
-    found = compiled(module, *inputs, level=level)
+    found = compiled(module, *inputs, level=level, **options)
     if found.dtype.kind in "iu":
         np.testing.assert_array_equal(found, expected)
         return
@@ -200,3 +201,111 @@ def test_instructions_that_flush_are_left_out(level: str) -> None:
     assert engine_for(kept, BF16, BF16, "float") is None
     assert engine_for(kept, I8, I8, "i32") == engine_for(target, I8, I8, "i32") is not None
     assert kept.without_flushes is kept
+
+
+def convolution(
+    image: TensorType, kernel: TensorType, out: Any, strides: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...], dilation: tuple[int, ...], features_last: bool = True,
+) -> Module:  # fmt: skip
+    """An image [batch, spatial..., features], or [batch, features, spatial...], and a weight
+    [outputs, features, taps...]; the result's features are last."""
+    rank = len(strides)
+    sizes = image.dims[1:-1] if features_last else image.dims[2:]
+    results = [
+        (size + sum(pad) - (taps - 1) * apart - 1) // step + 1
+        for size, pad, taps, apart, step in zip(
+            sizes, padding, kernel.dims[2:], dilation, strides, strict=True
+        )
+    ]
+    last = tuple(range(1, rank + 1))
+    b = Builder()
+    (x,) = b.arguments([image])
+    y = b(
+        "convolution", x, b("weight", type=kernel, weight="w"),
+        type=TensorType((image.dims[0], *results, kernel.dims[0]), out),
+        window_strides=strides, padding=padding, lhs_dilation=(1,) * rank,
+        rhs_dilation=dilation, window_reversal=(False,) * rank, input_batch_dimension=0,
+        input_feature_dimension=rank + 1 if features_last else 1,
+        input_spatial_dimensions=last if features_last else tuple(range(2, rank + 2)),
+        kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
+        kernel_spatial_dimensions=tuple(range(2, rank + 2)), output_batch_dimension=0,
+        output_feature_dimension=rank + 1, output_spatial_dimensions=last,
+        feature_group_count=1, batch_group_count=1,
+    )  # fmt: skip
+    module = Module({"main": Function("main", b.region([y]))})
+    return module.with_weights({"w": Weight("w", numbers(kernel))})
+
+
+LINES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 3, 84, 16), (48, 16, 3, 3), {}),
+    ((1, 5, 84, 12), (32, 12, 3, 3), {"padding": ((2, 0), (1, 1))}),
+    ((1, 9, 168, 24), (40, 24, 3, 3), {"strides": (2, 2), "padding": ((1, 1), (1, 0))}),
+    ((1, 24, 84, 12), (32, 12, 3, 3), {"padding": ((8, 8), (4, 4)), "dilation": (8, 4)}),
+    ((1, 168, 12), (32, 12, 5), {"padding": ((2, 2),)}),
+    ((1, 2, 3, 84, 16), (32, 16, 3, 3, 3), {}),
+]  # fmt: skip
+"""Lines of a length that panels of 14 and 12 rows divide."""
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("left, right", [(BF16, BF16), (I8, I8), (UI8, I8), (I8, UI8)])
+@pytest.mark.parametrize("case", range(len(LINES)))
+def test_lines_that_neighbours_share(
+    level: str, case: int, left: Any, right: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dims, kernel, options = LINES[case]
+    rank, packed = len(kernel) - 2, []
+    pack = WindowLines.pack
+    monkeypatch.setattr(WindowLines, "pack", lambda *a: packed.append(a) or pack(*a))
+    chosen = {
+        "strides": (1,) * rank, "padding": ((1, 1),) * rank, "dilation": (1,) * rank, **options,
+    }  # fmt: skip
+    image, weight = TensorType(dims, left), TensorType(kernel, right)
+    module = convolution(image, weight, F32 if left is BF16 else I32, **chosen)
+    agree(module, numbers(image), level=level, cache="off")
+    if level == "avx512-bf16":
+        assert packed
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
+@pytest.mark.parametrize("features_last", [True, False])
+@pytest.mark.parametrize("features, taps", [(3, 7), (4, 4), (5, 16)])
+def test_runs_of_few_features(
+    level: str, features: int, taps: int, features_last: bool, element: Any, out: Any
+) -> None:
+    dims = (1, 30, 33, features) if features_last else (1, features, 30, 33)
+    image, weight = TensorType(dims, element), TensorType((32, features, taps, taps), element)
+    padding, dilation = ((3, 3), (2, 4)), (1, 1)
+    module = convolution(image, weight, out, (2, 2), padding, dilation, features_last)
+    agree(module, numbers(image), level=level)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("element, out, depth", [(BF16, F32, 2048), (I8, I32, 4096)])
+def test_rows_that_crowd_a_cache(level: str, element: Any, out: Any, depth: int) -> None:
+    left, right = TensorType((49, depth), element), TensorType((160, depth), element)
+    agree(product(left, right, out, transposed=True, weight=True), numbers(left), level=level)
+
+
+@pytest.mark.parametrize("level", [row[0] for rows in codegen._LEVELS.values() for row in rows])
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
+def test_code_of_windows_is_made_for_every_level_anywhere(
+    level: str, element: Any, out: Any
+) -> None:
+    padding = ((1, 1), (1, 1))
+    for dims, features_last in (((1, 5, 84, 16), True), ((1, 3, 21, 84), False)):
+        features = dims[3] if features_last else dims[1]
+        image, weight = TensorType(dims, element), TensorType((32, features, 3, 3), element)
+        module = convolution(image, weight, out, (1, 1), padding, (1, 1), features_last)
+        program = girih.compile(module, target=f"cpu:{level}")
+        assert tuple(program.plan.features) == codegen.level_target(level).features
+
+
+@pytest.mark.parametrize("element, out", [(BF16, F32), (I8, I32)])
+def test_workers_of_lines_give_the_same_bits(element: Any, out: Any) -> None:
+    image, weight = TensorType((1, 12, 84, 16), element), TensorType((96, 16, 3, 3), element)
+    module = convolution(image, weight, out, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    inputs = numbers(image)
+    found = {compiled(module, inputs, level=None, threads=n).tobytes() for n in (1, 2, 3)}
+    assert len(found) == 1
