@@ -9,8 +9,8 @@ folder ("cold"), girih with the kernels on disk and nothing in memory ("warm"), 
 that `write_text` gives. A time is the least of all turns, the first compilation of the process
 apart ("first"): it pays for imports and fresh memory, on either side. Reading the framework's
 program is not counted on either side. girih's time includes packing the weights; XLA gets them as
-arguments. Gates: cold <= 2.5 x XLA, 1.5 x as the geometric mean, warm <= 1 x. Writes benchmarks/results/compile_time.json when
-all models were asked for.
+arguments. Gates: cold <= 2.5 x XLA, 1.5 x as the geometric mean, warm <= 1 x. Writes
+benchmarks/results/compile_time.json when all models were asked for.
 """
 
 from __future__ import annotations
