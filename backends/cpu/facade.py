@@ -54,8 +54,8 @@ def _target_of(options: Options, level: str | None) -> Target:
 def backend(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
     """The backend for CPUs of a feature level ("cpu:avx2"), else ("cpu") for this machine, or for
     the lower level that the options ask for; `tuner` knows or measures choices."""
-    level = target.partition(":")[2] or None
-    return backend_of(target_of(options, level), f"cpu:{level}" if level else "cpu", options, tuner)
+    _, named, level = target.partition(":")
+    return backend_of(target_of(options, level if named else None), target, options, tuner)
 
 
 def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None = None) -> Backend:

@@ -97,4 +97,6 @@ def test_like_eager() -> None:
         kind = np.complex128 if wanted.dtype.kind == "c" else np.float64
         limit = 2e-2 if wanted.dtype.itemsize == 2 else 5e-5
         result, wanted = result.astype(kind), wanted.astype(kind)
-        np.testing.assert_allclose(result, wanted, limit, 1e-44, err_msg=name)
+        # Errors of cosines of multiples of an angle are parts of the angle, also at their zeros.
+        near = 4e-6 if "chebyshev" in name else 1e-44
+        np.testing.assert_allclose(result, wanted, limit, near, err_msg=name)

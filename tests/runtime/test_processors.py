@@ -268,7 +268,7 @@ def test_the_first_that_runs_here_is_taken():
 def test_what_cannot_be_asked(monkeypatch, target, options, said):
     neon = level_target("neon")
     monkeypatch.setattr(
-        "girih.backends.cpu.codegen.host_target",
+        "girih.backends.cpu.facade.host_target",
         lambda level=None: make_target(neon.triple, set(neon.features), level),
     )
     with pytest.raises(UserError, match=said):

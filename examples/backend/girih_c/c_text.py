@@ -423,6 +423,8 @@ class _Function:
             self.out.append(f"{'copy' if name == 'memcpy' else 'fill'}({', '.join(values)});")
         elif name in ("prefetch", "assume", "lifetime"):
             return
+        elif name in ("expect", "launder"):  # the first argument, of which LLVM is told something
+            self.give(kind, values[0])
         elif parts[-1] == "pause" or "hint" in parts:
             self.out.append("PAUSE();")
         elif name == "readcyclecounter":
