@@ -381,7 +381,7 @@ TITLES = (
 
 def table(found: list[Found]) -> str:
     """Of each dtype and engine how many functions are exported, and what becomes of the samples."""
-    rows = [TITLES]
+    rows: list[tuple[str, ...]] = [TITLES]
     for dtype, engine in dict.fromkeys((entry.dtype, entry.engine) for entry in found):
         ours = [x for x in found if (x.dtype, x.engine) == (dtype, engine)]
         ours = [x for x in ours if x.verdict != "no export"]

@@ -126,7 +126,7 @@ def a_convolution(r: random.Random) -> Region:
     features, out = r.choice([1, 3, 8, 16, 64]), r.choice([1, 8, 24, 64])
     dims, taps = [r.choice([7, 14, 20])] * spatial, [r.choice([1, 2, 3])] * spatial
     image, kernel = (2, *dims, features), (*taps, features, out)
-    facts = numbers(spatial) | {"window_strides": (r.choice([1, 2]),) * spatial}
+    facts: dict[str, Any] = numbers(spatial) | {"window_strides": (r.choice([1, 2]),) * spatial}
     facts |= {"padding": ((r.randrange(3), r.randrange(3)),) * spatial}
     if r.random() < 0.3:
         facts |= {"lhs_dilation": (2,) * spatial, "window_strides": (1,) * spatial}
