@@ -11,10 +11,10 @@ from .open_mutants import SAME, mutant_of_program, mutants_of_plan
 def test_wrong_plans_are_caught() -> None:
     found = [mutant for seed in range(8) for mutant in mutants_of_plan(seed)]
     assert {"tiles", "extent", "place"} <= {mutant.kind for mutant in found}
-    assert any(mutant.is_caught for mutant in found)
-    # A few show at sizes that the program itself does not try: of 1,000 programs' 3.6 %.
-    missed = [mutant for mutant in found if not (mutant.is_caught or mutant.is_idle)]
-    assert len(missed) <= len(found) // 10
+    effective = [mutant for mutant in found if not mutant.is_idle]
+    # Extents that are one off read what lies behind an array: it is not the same in each process.
+    assert all(mutant.is_caught for mutant in effective if mutant.kind != "extent")
+    assert 2 * sum(mutant.is_caught for mutant in effective) > len(effective)
 
 
 # Of the first, a symbol's range needs more memory than there are addresses.
