@@ -79,6 +79,8 @@ def edges(geometry: Geometry) -> list[Geometry]:
         sizes = spatial.outputs, spatial.kernel, spatial.low, spatial.size, rows
         if spatial.base != 1 or any(isinstance(size, SymbolicDim) for size in sizes):
             continue
+        if _near_edges(spatial) <= best * spatial.outputs:
+            continue
         runs = _runs(spatial)
         few = min(count for _, count, _, _ in runs) * rows < _LEAST_ROWS
         needed = sum(count * (end - first) for _, count, first, end in runs)
@@ -93,6 +95,13 @@ def edges(geometry: Geometry) -> list[Geometry]:
             share = run[1] / spatial.outputs
             parts.append(replace(_joined(geometry, spatials), share=share))
     return parts
+
+
+def _near_edges(spatial: Spatial) -> int:
+    """Results that do not see all taps, at most."""
+    last = (spatial.outputs - 1) * spatial.stride + (spatial.kernel - 1) * spatial.dilation
+    beyond = max(0, spatial.low) + max(0, last - spatial.low - spatial.size + 1)
+    return -(-beyond // spatial.stride) + 1
 
 
 def _runs(spatial: Spatial) -> list[tuple[int, int, int, int]]:
