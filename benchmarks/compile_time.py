@@ -27,9 +27,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models import WIDER, ZOO, model
 from rich.console import Console
 from rich.table import Table
+
+from models import WIDER, ZOO, model
 from zoo import geometric_mean, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from turns import in_turns, keep_heap
 
 import girih
 from girih.backends.cpu.machines import typical
@@ -34,6 +33,7 @@ from girih.optimizer.passes.connect import Connect
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.sink_reshapes import SinkReshapes
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from turns import in_turns, keep_heap
 
 TURNS, CALLS = 6, 3
 F = torch.nn.functional

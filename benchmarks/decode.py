@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from zoo import machine
 
 import girih
 from girih.hlo.build import make_op
 from girih.hlo.graph import Module, Op, Region, Value, Weight
 from girih.hlo.types import F32, I8, TensorType
+from zoo import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LEAST_BANDWIDTH = 0.85  # of memory's measured read bandwidth, over the weights
@@ -43,8 +43,9 @@ def gpt2(layers: int) -> tuple[Any, tuple[Any, ...]]:
 def llama(layers: int) -> tuple[Any, tuple[Any, ...]]:
     """Llama of width 768: one token after a cache of 127."""
     import torch
-    from models.torch_models import CachedDecode, scattered, tokens
     from transformers import LlamaConfig, LlamaForCausalLM
+
+    from models.torch_models import CachedDecode, scattered, tokens
 
     torch.manual_seed(0)
     config = LlamaConfig(

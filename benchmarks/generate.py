@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+
 from zoo import machine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "generate"))
-from model import Config, Llama, entry_points  # noqa: E402
-
 import girih  # noqa: E402
+from model import Config, Llama, entry_points  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MOST_SIZE = 1.02  # of the bundle, times the larger of one entry point

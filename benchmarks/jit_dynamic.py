@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from torch._dynamo.utils import counters
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
+
 from zoo import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"

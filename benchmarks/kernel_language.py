@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from turns import in_turns, keep_heap
-from zoo import machine as where
 
 import girih
 import girih.language as tl
 from girih.backends.cpu.machines import find
+from turns import in_turns, keep_heap
+from zoo import machine as where
 
 
 @girih.kernel(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from limits import Call, Limits
 from turns import in_children, merged, usual_seconds
 

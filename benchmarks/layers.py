@@ -31,10 +31,10 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def compiled(layers: int, width: int, rolled: bool) -> dict[str, Any]:
     """One compilation in this process: its seconds and what came out."""
     import torch
-    from models.torch_models import Outputs, scattered, tokens
     from transformers import LlamaConfig, LlamaForCausalLM
 
     import girih
+    from models.torch_models import Outputs, scattered, tokens
 
     torch.manual_seed(0)
     config = LlamaConfig(

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from zoo import OUT, RESULTS, geometric_mean, latencies, machine
 
 import girih
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Weight
 from girih.hlo.types import BF16, I8, I32, TensorType
+from zoo import OUT, RESULTS, geometric_mean, latencies, machine
 
 SHAPES = (
     (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (128, 768, 768), (128, 768, 3072),

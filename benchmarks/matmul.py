@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from limits import Call, Limits
 from turns import in_children, merged, usual_seconds
 

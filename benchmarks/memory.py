@@ -22,12 +22,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import jax
-from models import model
-from models.training import TRAINING
 from rich.console import Console
 from rich.table import Table
 
 import girih
+from models import model
+from models.training import TRAINING
 
 RESULTS = Path(__file__).resolve().parent / "results"
 INFERENCE = {"resnet50": 101.0, "mobilenet-v2": 19.5, "convnext-tiny": 119.5, "vit-b16": 349.0}

@@ -22,11 +22,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import numpy as np
-from models.training import transformer
 from rich.console import Console
 from rich.table import Table
 
 import girih
+from models.training import transformer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SHARES = (90, 80, 70, 60, 50, 40, 30)

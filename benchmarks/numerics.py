@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from engines import ENGINES, flat
 from models import ZOO, Built, model, relative_error
 

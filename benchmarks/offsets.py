@@ -23,9 +23,6 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from models import model
-from models.training import TRAINING
-
 import girih
 from girih.backends import find
 from girih.optimizer.certify import check_plan
@@ -35,6 +32,8 @@ from girih.optimizer.offsets import search
 from girih.optimizer.pipeline import pipeline_for
 from girih.optimizer.plan import KernelFacts, Planner
 from girih.optimizer.schedule import Schedule, live_ranges, schedule
+from models import model
+from models.training import TRAINING
 
 RESULTS = Path(__file__).resolve().parent / "results" / "offsets.json"
 ALIGNMENTS = (64, 256, 4096)

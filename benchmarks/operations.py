@@ -26,8 +26,6 @@ os.environ["XLA_FLAGS"] = f"--xla_dump_to={tempfile.mkdtemp()} --xla_dump_hlo_pa
 import jax
 from jax.extend.backend import get_backend
 from jaxlib import xla_client
-from models import ZOO
-from models.training import TRAINING
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +33,8 @@ import girih
 from girih.hlo.graph import Module, Region
 from girih.imports import import_model
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
+from models import ZOO
+from models.training import TRAINING
 
 DUMPS = Path(os.environ["XLA_FLAGS"].split()[0].partition("=")[2])
 RESULTS = Path(__file__).resolve().parent / "results"

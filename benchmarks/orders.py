@@ -21,7 +21,6 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from models.training import TRAINING, transformer
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +37,7 @@ from girih.optimizer.pipeline import pipeline_for, run_pipeline
 from girih.optimizer.schedule import ORDER_BOUND, ORDER_PROOF
 from girih.options import Options
 from girih.tests.optimizer.orders.graphs import random_wiring
+from models.training import TRAINING, transformer
 
 RESULTS = Path(__file__).resolve().parent / "results"
 DEEP: dict[str, Callable[[], Any]] = {

@@ -32,9 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import ZOO, Built, model
 from rich.console import Console
 from rich.table import Table
+
+from models import ZOO, Built, model
 from zoo import geometric_mean, machine
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -32,9 +32,6 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import numpy as np
-from models.annotated import Example
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
 from rich.console import Console
 from rich.table import Table
 
@@ -47,6 +44,9 @@ from girih.hlo.ops.rooted import ProcessNumber
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.sharding.communications import walk_turns
 from girih.optimizer.sharding.timeline import timeline
+from models.annotated import Example
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding.json"
 EXAMPLES = {**NETWORKS, **OPERATIONS}

@@ -20,9 +20,6 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-from models.annotated import Example
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
 from rich.console import Console
 from rich.table import Table
 
@@ -35,6 +32,9 @@ from girih.optimizer.sharding.memory import memory_of
 from girih.optimizer.sharding.propagated import propagate
 from girih.partitioning import partition_module
 from girih.tests.optimizer.sharding.test_automatic import bare
+from models.annotated import Example
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding_automatic.json"
 EXAMPLES = {**NETWORKS, **OPERATIONS}

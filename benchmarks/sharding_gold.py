@@ -23,9 +23,6 @@ from typing import Any, NamedTuple
 from jax._src.interpreters.mlir import make_ir_context
 from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
-from models.sharded import sharded_models
-from sharding_programs import program
-from sharding_propagation import ID, IMPORT, one_of, stated
 
 from girih.frontends.stablehlo.from_module import tree_of
 from girih.frontends.stablehlo.write_text import document_text
@@ -36,6 +33,9 @@ from girih.hlo.sharding import DimSharding, Sharding, replicated
 from girih.hlo.text import print_module
 from girih.optimizer.sharding.program import FLOW
 from girih.optimizer.sharding.propagated import Propagated, propagate
+from models.sharded import sharded_models
+from sharding_programs import program
+from sharding_propagation import ID, IMPORT, one_of, stated
 
 RESULTS = ("func.return", "stablehlo.return", "sdy.return")
 

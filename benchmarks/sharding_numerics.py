@@ -25,9 +25,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType
-from models.annotated import DEVICES, Example
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +36,9 @@ from girih.hlo.placement import cut, joined
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.sharding.partition.program import WHOLE
 from girih.partitioning import Partitioned
+from models.annotated import DEVICES, Example
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding_numerics.json"
 EXAMPLES = {**NETWORKS, **OPERATIONS}

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from models.sharded import FULL, LAYER, TWO_BY_FOUR, layer, read, training
-
 from girih.hlo.graph import Module
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.decompose import Decompose
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.partition.program import partition
 from girih.optimizer.sharding.propagated import propagate
+from models.sharded import FULL, LAYER, TWO_BY_FOUR, layer, read, training
 
 RESULTS = Path(__file__).resolve().parent / "results" / "sharding_speed.json"
 RUNS = 3

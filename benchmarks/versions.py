@@ -102,6 +102,7 @@ def export_minilm(folder: Path) -> None:
     sys.path.insert(0, str(ROOT / "examples" / "demo"))
     import numpy as np
     import torch
+
     from minilm import encode, tokenizer, torch_module
 
     folder.mkdir(exist_ok=True)

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from zoo import machine
 
 import girih
 from girih.hlo.build import build_module
 from girih.hlo.types import F32, TensorType
+from zoo import machine
 
 GATE = 10.0
 CALLS = 60

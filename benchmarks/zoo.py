@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import TOLERANCE, TOLERANCE_BF16, WIDER, ZOO, model, relative_error
 from rich.console import Console
 from rich.table import Table
+
+from models import TOLERANCE, TOLERANCE_BF16, WIDER, ZOO, model, relative_error
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"

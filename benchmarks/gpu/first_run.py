@@ -199,7 +199,6 @@ def serve(options: argparse.Namespace) -> int:
         print(json.dumps(facts), file=answers, flush=True)
 
     from first.checks import Bench
-
     from girih.hlo.errors import UserError
 
     try:

@@ -76,10 +76,9 @@ def on_stub() -> int:
 
 
 def gpt2(layers: int, architecture: str) -> tuple[Any, Any]:
-    from models import model
-
     import girih
     from girih.runtime.parts import copied_parts
+    from models import model
 
     built = model("gpt2").build(layers)
     name = f"nvidia:{architecture}"

@@ -94,8 +94,9 @@ def make(maker: Callable[[], Prepared]) -> Prepared:
 def error_of(results: Any, expected: Any) -> float:
     """The largest relative error over all results."""
     import numpy as np
-    from models import relative_error
     from torch.utils import _pytree as pytree
+
+    from models import relative_error
 
     found = [np.asarray(leaf.detach().cpu()) for leaf in pytree.tree_leaves(results)]
     return max(relative_error(a, b) for a, b in zip(found, expected, strict=True))

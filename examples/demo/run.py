@@ -19,15 +19,15 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the model comes from a Python package
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-import digits  # noqa: E402
 import numpy as np  # noqa: E402
-from minilm import encode, tokenizer, torch_module  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.panel import Panel  # noqa: E402
 from rich.table import Table  # noqa: E402
-from sentences import QUESTIONS, SENTENCES  # noqa: E402
 
+import digits  # noqa: E402
 import girih  # noqa: E402
+from minilm import encode, tokenizer, torch_module  # noqa: E402
+from sentences import QUESTIONS, SENTENCES  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"

@@ -17,10 +17,10 @@ for framework in ("torch", "jax", "jaxlib", "llvmlite", "transformers"):
 import json  # noqa: E402
 
 import numpy as np  # noqa: E402
-from minilm import encode, tokenizer  # noqa: E402
-from sentences import QUESTIONS, SENTENCES  # noqa: E402
 
 import girih  # noqa: E402
+from minilm import encode, tokenizer  # noqa: E402
+from sentences import QUESTIONS, SENTENCES  # noqa: E402
 
 
 def main(bundle: str, result: str) -> None:

@@ -26,13 +26,13 @@ sys.path.insert(0, str(HERE.parent / "demo"))  # its model and its sentences
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from minilm import model_folder, torch_module  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.panel import Panel  # noqa: E402
 from rich.table import Table  # noqa: E402
-from sentences import SENTENCES  # noqa: E402
 
 import girih  # noqa: E402
+from minilm import model_folder, torch_module  # noqa: E402
+from sentences import SENTENCES  # noqa: E402
 
 OUT = HERE / "out"
 LONGEST, LARGEST = 256, 64  # tokens of a text, texts of a batch

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from model import Llama, entry_points
 from rich.console import Console
 from rich.panel import Panel
 
 import girih
+from model import Llama, entry_points
 
 OUT = Path(__file__).resolve().parent / "out"
 NEW, SESSIONS, THREADS = 48, 64, 8

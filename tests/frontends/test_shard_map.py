@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runtime.distributed.launch import launched, needs_mpi
 
 import girih
 from girih.hlo.processes import grid_of
-from tests.runtime.distributed.launch import launched, needs_mpi
 
 pytest.importorskip("jax")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.distributed import rooms
 
 import girih
 from girih.hlo.build import Builder, build_module, build_region
@@ -17,7 +18,6 @@ from girih.hlo.graph import Module, Value
 from girih.hlo.placement import WHOLE
 from girih.hlo.sharding import Mesh, parse_sharding
 from girih.hlo.types import F32, I32, TensorType
-from tests.runtime.distributed import rooms
 
 COUNT = 4
 KIND, SCALAR, NUMBER = TensorType((4,), F32), TensorType((), F32), TensorType((), I32)

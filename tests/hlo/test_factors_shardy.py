@@ -18,8 +18,9 @@ from .indexing_cases import gathers, scatters
 from .test_access import convolutions, paddings, reshapes, slices, windows
 
 pytest.importorskip("jax")
-import sharding_rules  # noqa: E402  (it is in benchmarks/, and imports jax)
 from jax._src.interpreters import mlir  # noqa: E402
+
+import sharding_rules  # noqa: E402  (it is in benchmarks/, and imports jax)
 
 NO_FOLD = "no unreduced value is a product, or what a body of several operations gives"
 SHIFT = "padding that keeps a size moves elements all the same"

@@ -21,16 +21,15 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "benchmarks" / "gpu")]
 
+import girih  # noqa: E402
 from first import atoms, kernels  # noqa: E402  # pyright: ignore[reportMissingImports]
 from first.trial import made, run  # noqa: E402  # pyright: ignore[reportMissingImports]
-from models import ZOO  # noqa: E402
-
-import girih  # noqa: E402
 from girih.backends.nvidia.target import target  # noqa: E402
 from girih.runtime.devices.cuda import find_gpus  # noqa: E402
 from girih.runtime.devices.gpu_context import NvidiaContext  # noqa: E402
 from girih.runtime.devices.launches import Choose  # noqa: E402
 from girih.runtime.parts import copied_parts  # noqa: E402
+from models import ZOO  # noqa: E402
 
 WITHOUT_LAYERS = ("mobilenet-v2",)  # models that are always as deep as they are
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import flat, numpy_inputs
-from models import TOLERANCE, WIDER, ZOO, Model, model, relative_error
 
 import girih
+from engines import flat, numpy_inputs
+from models import TOLERANCE, WIDER, ZOO, Model, model, relative_error
 
 SMALL = ["lstm-jax", "jax-decode", "mlp-train"]
 QUICK = ("dlrm", "gan-generator")  # of the other families: `benchmarks/zoo.py --wider --check`

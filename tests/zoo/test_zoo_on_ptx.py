@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import flat
-from models import TOLERANCE, jax_models, relative_error
 
 import girih
+from engines import flat
+from models import TOLERANCE, jax_models, relative_error
 
 from .test_architectures import BY_NAME, zoo
 

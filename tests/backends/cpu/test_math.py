@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from math_ulp import FUNCTIONS, measure, run
 
 pytestmark = pytest.mark.usefixtures("each_level")

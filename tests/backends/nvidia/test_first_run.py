@@ -179,7 +179,6 @@ def test_what_another_compiler_prepared_is_refused(bench, folder, monkeypatch) -
 
 def test_the_cubins_of_what_is_prepared(bench) -> None:
     from first.checks import made  # pyright: ignore[reportMissingImports]
-
     from girih.backends.nvidia.assemble import find_ptxas
 
     trials = dict(_atoms("sm_90a"))

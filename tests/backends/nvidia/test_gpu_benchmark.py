@@ -94,8 +94,9 @@ def test_sizes(benchmark):
 
 def test_static_figures_of_models(benchmark):
     """What is counted of a program: its launches, and bytes beside the fewest that would do."""
-    import models_static  # pyright: ignore[reportMissingImports]
     import numpy as np
+
+    import models_static  # pyright: ignore[reportMissingImports]
 
     x, w = np.zeros((64, 128), np.float32), np.zeros((128, 32), np.float32)
     program = girih.compile(lambda x, w: abs(x @ w).sum(), x, w, target="nvidia:sm_80")

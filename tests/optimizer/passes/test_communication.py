@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.runtime.distributed import rooms
 
 import girih
 from girih.hlo.errors import UnsupportedError
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.verify import verify
 from girih.optimizer.passes.communication import Communication
-from tests.runtime.distributed import rooms
 
 
 def program(size: int, groups: str, count: int, computation: str = "stablehlo.add %x, %y") -> str:

@@ -8,14 +8,13 @@ import pytest
 
 pytest.importorskip("jax")
 
-from models.annotated import DEVICES
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
-
 from girih.hlo.types import TensorType
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.sharding.propagated import propagate
+from models.annotated import DEVICES
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 EXAMPLES = {**NETWORKS, **OPERATIONS}
 ARGUMENTS = {

@@ -15,8 +15,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
 
 from girih import import_model, partition
 from girih.hlo.distributed import interpret_parallel
@@ -26,6 +24,8 @@ from girih.hlo.types import TensorType
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.sharding.communications import walk_turns
 from girih.optimizer.sharding.partition.program import WHOLE
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 EXAMPLES = {**NETWORKS, **OPERATIONS}
 DEVICES = 8

@@ -12,9 +12,6 @@ import pytest
 
 pytest.importorskip("jax")
 
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
-
 from girih import partition
 from girih.hlo.distributed import interpret_parallel
 from girih.hlo.graph import Module, Op, Origin, Value
@@ -27,6 +24,8 @@ from girih.optimizer.sharding.communications import MANUAL, walk_turns
 from girih.optimizer.sharding.explanation import Explanation, Row
 from girih.optimizer.sharding.partition.program import WEIGHT, WHOLE
 from girih.partitioning import Partitioned
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 from .gold import programs
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
 
 import girih
 from girih.hlo.build import Builder, build_module, build_region
@@ -25,6 +23,8 @@ from girih.optimizer.sharding.interconnect import Interconnect, Link
 from girih.optimizer.sharding.overlap import overlapped
 from girih.optimizer.sharding.partition.program import partition
 from girih.optimizer.sharding.timeline import Costs, sends, timeline
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 COUNT = 4
 ALL = (tuple(range(COUNT)),)

@@ -9,15 +9,14 @@ import pytest
 
 pytest.importorskip("jax")
 
-from models.annotated_networks import NETWORKS
-from models.annotated_operations import OPERATIONS
-
 from girih import partition
 from girih.hlo.build import build_module
 from girih.hlo.graph import Module
 from girih.hlo.sharding import Mesh, parse_sharding
 from girih.hlo.types import F32, TensorType
 from girih.optimizer.sharding.communications import Communication
+from models.annotated_networks import NETWORKS
+from models.annotated_operations import OPERATIONS
 
 EXAMPLES = {**NETWORKS, **OPERATIONS}
 

@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 import torch
-from models.annotated_networks import NETWORKS
-from models.sharded import BATCH, HEADS, HIDDEN, TOKENS, WIDTH
 from torch.nn import functional
 
 import girih
+from models.annotated_networks import NETWORKS
+from models.sharded import BATCH, HEADS, HIDDEN, TOKENS, WIDTH
 
 MESH = {"data": 2, "model": 4}
 COLUMNS, ROWS = ("model", None), (None, "model")  # of weights as PyTorch keeps them, turned
