@@ -17,7 +17,7 @@ from .hlo.errors import UserError
 from .hlo.files import kind_of_file
 from .hlo.graph import Module, Op, Weight, signature_of
 from .hlo.verify import verify
-from .lowering import Lowered, Lowering, Progress, check_limit, hot_ranges, left_out
+from .lowering import EntryLowering, Lowered, Progress, check_limit, hot_ranges, left_out
 from .optimizer.licence import Ledger
 from .optimizer.meanwhile import collection_paused, computed
 from .optimizer.passes.encode import stored_module, stored_weights, used_weights
@@ -124,7 +124,7 @@ def _compiled(
         with blamed_on(options.disable):
             return _packed(entries, backend, options, say, simulate, ledger)
 
-    lowering = Lowering(backend, options, say, ledger, pack)
+    lowering = EntryLowering(backend, options, say, ledger, pack)
     lowered: dict[str, Lowered] = {}
     ranges: dict[str, Sequence[Range]] = {}  # of sizes, with plans of their own
     for name in hardest_first(modules):

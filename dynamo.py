@@ -25,10 +25,10 @@ import numpy as np
 
 from .call_sizes import Chosen, bounded, fixed, opened, warn
 from .compiler import compile
-from .frontends.torch.exported import Reader, array_of, decompositions, element_of, tensor_of
+from .frontends.torch.exported import GraphReader, array_of, decompositions, element_of, tensor_of
 from .frontends.torch.graph_sizes import dims_of, guards_of, places_of
 from .frontends.torch.lower import lower
-from .frontends.torch.program import Graph, Input, Node, Output, Program, Ref
+from .frontends.torch.program import Graph, Input, Node, Output, Ref, TorchProgram
 from .hlo.errors import CompilerBug, UserError
 from .hlo.graph import Weight
 from .hlo.signature import Tree
@@ -85,10 +85,12 @@ def backend(
     weights = {id(tensor): tensor for tensor in (*fixed, *own)}
 
     def inference(graph: Any, inputs: Sequence[Any]) -> Any:
-        return _Graph(graph, weights, choices, compile_options)
+        return _FunctionalGraph(graph, weights, choices, compile_options)
 
     def training(graph: Any, inputs: Sequence[Any]) -> Any:
-        return _Graph(graph, {}, choices, compile_options)  # parameters change at each step
+        return _FunctionalGraph(
+            graph, {}, choices, compile_options
+        )  # parameters change at each step
 
     compiled = aot_autograd(
         fw_compiler=training, bw_compiler=training, inference_compiler=inference,
@@ -120,7 +122,7 @@ def _is_parameter(value: Any) -> bool:
     return isinstance(value, torch.nn.Parameter)
 
 
-class _Graph:
+class _FunctionalGraph:
     """One functional graph of ATen operators; called with a list of arguments, which it may empty.
 
     Where TorchDynamo made sizes symbolic, one program serves all calls of which some sizes are
@@ -135,9 +137,9 @@ class _Graph:
         self.inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self.places = places_of(self.inputs)
         self.opens = bool(self.places)  # whether calls decide sizes of its programs
-        self.programs: list[_Program] = []
+        self.programs: list[_GraphProgram] = []
         self.refused = 0  # combinations of sizes that have none
-        self.known: OrderedDict[tuple[int, ...], _Program | None] = OrderedDict()
+        self.known: OrderedDict[tuple[int, ...], _GraphProgram | None] = OrderedDict()
         self._boxed_call = True  # what PyTorch looks for, and copies with an object's own names
 
     def __call__(self, args: list[Any]) -> Any:
@@ -147,7 +149,7 @@ class _Graph:
             program = self.find(args, sizes)
         return self.graph(*args) if program is None else program(args, sizes)
 
-    def find(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
+    def find(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _GraphProgram | None:
         """The program for these arguments, made where there is none; None: PyTorch runs them."""
         if any(not program.is_current() for program in self.programs):
             self.weights = {}
@@ -163,7 +165,7 @@ class _Graph:
             self.known.popitem(last=False)
         return found
 
-    def compile(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
+    def compile(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _GraphProgram | None:
         """A program for these arguments; None, with a warning, if PyTorch has to run the graph."""
         try:
             if self.opens and (program := self.compile_open(args, sizes)) is not None:
@@ -178,7 +180,7 @@ class _Graph:
             warn(f"this graph runs in PyTorch: {error}", 4)
             return None
 
-    def compile_open(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _Program | None:
+    def compile_open(self, args: Sequence[Any], sizes: tuple[int, ...]) -> _GraphProgram | None:
         """A program that serves other sizes, too; None, with a warning, if girih has no code for
         that."""
         before = [program.chosen for program in self.programs]
@@ -194,26 +196,26 @@ class _Graph:
             warn(f"each size of this graph is compiled on its own: {error}", 5)
             return None
 
-    def made(self, args: Sequence[Any], sizes: tuple[int, ...], chosen: Chosen) -> _Program:
+    def made(self, args: Sequence[Any], sizes: tuple[int, ...], chosen: Chosen) -> _GraphProgram:
         """A program, which is kept; `torch._dynamo.utils.counters["girih"]` has how many there are,
         and the milliseconds that they took."""
         from torch._dynamo.utils import counters
 
         begin = time.perf_counter()
         before = [program.chosen for program in self.programs]
-        program = _Program(self, args, sizes, chosen, before)
+        program = _GraphProgram(self, args, sizes, chosen, before)
         counters["girih"]["programs"] += 1
         counters["girih"]["milliseconds"] += round(1e3 * (time.perf_counter() - begin))
         self.programs.append(program)
         return program
 
 
-class _Program:
+class _GraphProgram:
     """A compiled graph: arguments that are no weights go in, PyTorch's tensors come out."""
 
     def __init__(
         self,
-        owner: _Graph,
+        owner: _FunctionalGraph,
         args: Sequence[Any],
         sizes: Sequence[int],
         chosen: Chosen,
@@ -354,12 +356,12 @@ def _written(graph: Any) -> set[str]:
     }  # fmt: skip
 
 
-class _Read(NamedTuple):
-    """A graph as a reader's Program, whose results are those of `outputs` that are tensors, and
-    behind them the new values of the arguments `updates`. Behind its tensors it takes one of no
+class _GraphRead(NamedTuple):
+    """A graph as a reader's TorchProgram, whose results are those of `outputs` that are tensors,
+    and behind them the new values of the arguments `updates`. Behind its tensors it takes one of no
     bytes, [size, 0], for each of the sizes `told`, which no other has."""
 
-    program: Program
+    program: TorchProgram
     outputs: list[_Output]
     updates: list[int]
     told: list[str]
@@ -372,10 +374,10 @@ def _read(
     frozen: Sequence[bool],
     sizes: Mapping[str, Dim],
     ranges: Mapping[str, Symbol],
-) -> _Read:
+) -> _GraphRead:
     import torch
 
-    reader = Reader(sizes)
+    reader = GraphReader(sizes)
     read = reader.graph(graph)
     tensors: dict[str, Weight] = {}
     inputs: list[Input] = []
@@ -413,13 +415,13 @@ def _read(
     kept = [one for one, made in zip(read.outputs, outputs, strict=True) if made.kind == "tensor"]
     kept += updates.values()
     users = sum(1 for bound in inputs if bound.kind == "user")
-    program = Program(
+    program = TorchProgram(
         graph=replace(read, outputs=tuple(kept)), inputs=tuple(inputs),
         outputs=tuple(Output("user") for _ in kept), tensors=tensors,
         input_tree=Tree.tuple_of(Tree.flat(users), Tree.dict_of({})),
         output_tree=Tree.flat(len(kept)), symbols=ranges, name="graph",
     )  # fmt: skip
-    return _Read(program, outputs, list(updates), told)
+    return _GraphRead(program, outputs, list(updates), told)
 
 
 def _without_updates(graph: Graph, names: Sequence[str]) -> tuple[dict[int, Ref], Graph]:

@@ -133,7 +133,7 @@ def _united(modules: Modules) -> Modules:
     """The modules with one weight for equal data, and one state for each name."""
     modules = _with_read_state(modules)
     states = _initial_weights(modules)
-    pool = _Pool()
+    pool = _WeightPool()
     found: Modules = {}
     for entry, module in modules.items():
         renamed: dict[str, str] = {}
@@ -147,7 +147,7 @@ def _united(modules: Modules) -> Modules:
     return found
 
 
-class _Pool:
+class _WeightPool:
     """The weights of the entry points so far, by name, by place in memory and by content."""
 
     def __init__(self) -> None:

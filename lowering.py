@@ -26,7 +26,7 @@ from .optimizer.passes.connect import Judged
 from .optimizer.passes.encode import Encode, packings
 from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
 from .optimizer.shared import Shared
-from .optimizer.size_ranges import Choice, Range, choose
+from .optimizer.size_ranges import PlanSizes, Range, choose
 from .options import Options
 from .programs import Made
 from .runtime.bundle import MAIN
@@ -49,7 +49,7 @@ class Lowered(NamedTuple):
     judged: tuple[Judged, ...] = ()  # what predicts its time at other sizes
 
 
-class Lowering:
+class EntryLowering:
     """How the entry points of one compilation are lowered: for a backend, with a user's options.
 
     pack: makes the program of lowered entry points, where its memory has to be known.
@@ -140,10 +140,10 @@ class Lowering:
                 fused, notes = _within(limit, fused, backend, tried, say, error)
         return Lowered(simple, fused, notes)
 
-    def choice(self, module: Module, lowered: Lowered, decisions: Decisions) -> Choice:
+    def choice(self, module: Module, lowered: Lowered, decisions: Decisions) -> PlanSizes:
         """For which sizes plans are made, as is predicted to be fastest."""
         if self.backend.model is None:
-            return Choice(decisions.likely)
+            return PlanSizes(decisions.likely)
         module = self.with_inferred_sizes(module)
         names = tuple(decisions.assumptions.symbols)
 

@@ -24,7 +24,7 @@ from .hlo.sharding import Mesh, Sharding
 from .hlo.types import TensorType
 from .hlo.verify import DECIDED, verify
 from .imports import import_model
-from .optimizer.limit import Need, need
+from .optimizer.limit import MemoryNeed, need
 from .optimizer.measure import measure
 from .optimizer.passes.dce import Dce
 from .optimizer.passes.decompose import KEPT, Decompose
@@ -36,9 +36,9 @@ from .optimizer.pipeline import pipeline_for
 from .optimizer.sharding.ahead import gathered_ahead
 from .optimizer.sharding.automatic import Filled, fill
 from .optimizer.sharding.budgets import Budget, require_within
-from .optimizer.sharding.choice import Choice, choose
+from .optimizer.sharding.choice import ShardingChoice, choose
 from .optimizer.sharding.combine import combined
-from .optimizer.sharding.communications import Communication, communications
+from .optimizer.sharding.communications import CommunicationSite, communications
 from .optimizer.sharding.explanation import Explanation, explain
 from .optimizer.sharding.interconnect import USUAL, Interconnect
 from .optimizer.sharding.overlap import overlapped
@@ -72,7 +72,7 @@ class Partitioned:
     """
 
     propagated: Propagated
-    choice: Choice
+    choice: ShardingChoice
     local: Module
     interconnect: Interconnect
     automatic: Filled | None = None
@@ -90,7 +90,7 @@ class Partitioned:
         return self.decided.meshes[next(found, next(iter(self.decided.meshes)))]
 
     @cached_property
-    def communications(self) -> tuple[Communication, ...]:
+    def communications(self) -> tuple[CommunicationSite, ...]:
         """What devices send, in the order of the program; their bytes are those that are counted
         when it runs."""
         return communications(self.decided, self.interconnect)
@@ -107,7 +107,7 @@ class Partitioned:
         return Costs(self.mesh, self.interconnect)
 
     @cached_property
-    def memory(self) -> Need:
+    def memory(self) -> MemoryNeed:
         """Bytes that one device needs for a call, by what for: those of `local` as it is planned
         for the CPU of this machine, without scratch of its workers."""
         options = Options()
@@ -232,7 +232,9 @@ def partition_module(
     return parts if memory is None else _fitting(parts, bytes_of(memory))
 
 
-def _partitioned(found: Propagated, choice: Choice, interconnect: Interconnect) -> Partitioned:
+def _partitioned(
+    found: Propagated, choice: ShardingChoice, interconnect: Interconnect
+) -> Partitioned:
     verify(choice.module, DECIDED)
     parts = Partitioned(found, choice, partitioned(choice.module, interconnect), interconnect)
     return replace(parts, local=combined(parts.local, parts.costs))

@@ -41,7 +41,7 @@ from .partitioning import Partitioned, annotated_for, moved, partition_module
 from .runtime.bundle import MAIN, MemoryParts, Parts
 from .runtime.devices import family
 from .runtime.distributed.launch import target_on
-from .runtime.distributed.layout import Layout
+from .runtime.distributed.layout import MeshLayout
 from .runtime.parts import copied_parts, encoded, module_weights
 from .runtime.program import Program
 from .simulated import simulated_gpu
@@ -135,7 +135,7 @@ def _devices(module: Module, mesh: Mapping[str, int | None] | None) -> int:
     return math.prod(size or 0 for size in mesh.values())
 
 
-def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
+def _local(partitioned: Partitioned) -> tuple[MeshLayout, Module]:
     """How the program lies on its mesh, and the program of one device: blocks of weights, which
     are arguments there, are weights of their own, as yet without data."""
     local, mesh = partitioned.local, partitioned.mesh
@@ -148,7 +148,7 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
         for name, sharding in zip(names, placed[count:], strict=True)
     }
     results = tuple(map(_sharding, main.result_attributes))
-    layout = Layout(mesh, tuple(placed[:count]), results, blocks)
+    layout = MeshLayout(mesh, tuple(placed[:count]), results, blocks)
     b = Builder(check=False)
     body = main.body
     kinds = [value.type for value in body.arguments[count:]]
@@ -172,7 +172,9 @@ def _local(partitioned: Partitioned) -> tuple[Layout, Module]:
     return layout, replace(local, functions=functions, signature=signature)
 
 
-def _weights_of(local: Module, module: Module, layout: Layout, device: int) -> dict[str, Weight]:
+def _weights_of(
+    local: Module, module: Module, layout: MeshLayout, device: int
+) -> dict[str, Weight]:
     """The weights of a device's program: whole ones, and its blocks of those that are cut."""
     found = dict(local.weights)
     for name, (base, sharding) in layout.weights.items():

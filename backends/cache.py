@@ -86,7 +86,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A file of the cache."""
 
     path: Path
@@ -222,14 +222,14 @@ class FileCache:
         if size > self.capacity:
             self._evict()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """All entries, the one used last first."""
         found = []
         for path in self._files():
             if path.suffix == self.suffix and not path.name.startswith("."):
                 with contextlib.suppress(OSError):
                     status = path.stat()
-                    found.append(Entry(path, status.st_size, status.st_mtime))
+                    found.append(CacheEntry(path, status.st_size, status.st_mtime))
         return sorted(found, key=lambda entry: (-entry.used, entry.path))
 
     def clear(self) -> tuple[int, int]:
@@ -305,7 +305,7 @@ class DiskCache(FileCache):
 
     def explain(self, key: Key) -> str:
         """ "hit", or why the key missed: what differs from the entry that is nearest to it."""
-        entry = Entry(self._path(key.digest), 0, 0.0)
+        entry = CacheEntry(self._path(key.digest), 0, 0.0)
         found = entry.read() if self._is_trusted() else None
         if found is not None and found[0] == key:
             return "hit"

@@ -36,7 +36,7 @@ from girih.backends.llvm.target import KernelCode
 from girih.hlo.build import build_module, make_op
 from girih.hlo.graph import Region, arguments
 from girih.hlo.types import F32, TensorType
-from girih.optimizer.cost.construct import Problem, ranked
+from girih.optimizer.cost.construct import TilingProblem, ranked
 from girih.optimizer.machine import Machine
 from girih.runtime.devices.cpu import map_image
 
@@ -51,7 +51,7 @@ class Case:
 
     name: str
     kind: str
-    problem: Problem
+    problem: TilingProblem
     emit: Emit
     inputs: Sequence[np.ndarray]
     outputs: Sequence[np.ndarray]

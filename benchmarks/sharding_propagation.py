@@ -23,21 +23,21 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
 from girih.hlo.factor_text import parse_factors
-from girih.hlo.sharding import DimSharding, Mesh, Reader, Sharding, opened
+from girih.hlo.sharding import DimSharding, Mesh, Sharding, ShardingReader, opened
 from girih.optimizer.sharding.basic import propagate_basic
 from girih.optimizer.sharding.constraints import unite_groups
 from girih.optimizer.sharding.manual import Manual
 from girih.optimizer.sharding.network import (
     Network,
-    Place,
-    Step,
-    Tensor,
-    Use,
+    NetworkStep,
+    NetworkTensor,
+    ShardingPlace,
+    TensorUse,
     identity,
 )
 from girih.optimizer.sharding.parts import without_units
 from girih.optimizer.sharding.program import reach_of
-from girih.optimizer.sharding.propagation import Order, Propagation
+from girih.optimizer.sharding.propagation import PropagationOrder, ShardingPropagation
 
 TESTS = "shardy/dialect/sdy/transforms/propagation/test"
 ID = "girih.id"
@@ -70,7 +70,7 @@ class Recipe(NamedTuple):
 
     before: tuple[str, ...]
     propagate: str
-    order: Order
+    order: PropagationOrder
 
 
 def recipe(run: str) -> Recipe | None:
@@ -79,17 +79,17 @@ def recipe(run: str) -> Recipe | None:
         return None
     edges = ("sdy-add-data-flow-edges",) if "sdy-add-data-flow-edges" in run else ()
     if "sdy-basic-propagate" in run:
-        order = Order(propagate_basic, stages=False, priorities=False)
+        order = PropagationOrder(propagate_basic, stages=False, priorities=False)
         return Recipe(edges, "sdy-basic-propagate", order)
     if "sdy-aggressive-propagate" in run:
         wanted = "sdy-aggressive-propagate{propagation-strategy=aggressive}"
-        return Recipe((), wanted, Order(stages=False, priorities=False))
+        return Recipe((), wanted, PropagationOrder(stages=False, priorities=False))
     if "sdy-op-priority-propagate" in run:
-        return Recipe((), "sdy-op-priority-propagate", Order(priorities=False))
+        return Recipe((), "sdy-op-priority-propagate", PropagationOrder(priorities=False))
     if "dedup-functions-fully" in run:
-        return Recipe(SHARED_CALLS, "sdy-user-priority-propagate", Order())
+        return Recipe(SHARED_CALLS, "sdy-user-priority-propagate", PropagationOrder())
     before = IMPORT if "sdy-propagation-pipeline" in run else ()
-    return Recipe(before, "sdy-user-priority-propagate", Order())
+    return Recipe(before, "sdy-user-priority-propagate", PropagationOrder())
 
 
 def walk(op: Any) -> Iterator[Any]:
@@ -103,13 +103,13 @@ def walk(op: Any) -> Iterator[Any]:
 
 def per_value(text: str) -> list[Sharding]:
     """`#sdy.sharding_per_value<[<..>, ..]>`"""
-    reader = Reader(text[text.index("[") :])
+    reader = ShardingReader(text[text.index("[") :])
     reader.expect("[")
     return list(reader.items("]", reader.sharding))
 
 
 def one(text: str) -> Sharding:
-    return Reader(text.removeprefix("#sdy.sharding")).sharding()
+    return ShardingReader(text.removeprefix("#sdy.sharding")).sharding()
 
 
 def one_of(attributes: Any) -> Sharding | None:
@@ -139,7 +139,7 @@ def dims_of(value: Any) -> tuple[int, ...] | None:
         return None
 
 
-def known(tensor: Tensor | None) -> Tensor:
+def known(tensor: NetworkTensor | None) -> NetworkTensor:
     assert tensor is not None
     return tensor
 
@@ -152,14 +152,14 @@ class Reading:
         for op in module.body.operations:
             if op.operation.name == "sdy.mesh":
                 name = ir.StringAttr(op.attributes["sym_name"]).value
-                self.meshes[name] = Reader(
+                self.meshes[name] = ShardingReader(
                     str(op.attributes["mesh"]).removeprefix("#sdy.mesh")
                 ).mesh()
         self.network = Network(self.meshes)
-        self.tensors: dict[Any, Tensor | None] = {}
-        self.steps: dict[Any, Step] = {}
+        self.tensors: dict[Any, NetworkTensor | None] = {}
+        self.steps: dict[Any, NetworkStep] = {}
         self.edges: dict[Any, Any] = {}  # a value that owns an edge -> the edge's operation
-        self.blocks: dict[int, Step] = {}
+        self.blocks: dict[int, NetworkStep] = {}
         functions = [op for op in module.body.operations if op.operation.name == "func.func"]
         self.functions = {
             ir.StringAttr(f.attributes["sym_name"]).value: f.operation for f in functions
@@ -178,13 +178,13 @@ class Reading:
         unite_groups(self.network, self.blocks)
         self.network.finish()
 
-    def tensor(self, value: Any, stated: Sharding | None) -> Tensor | None:
+    def tensor(self, value: Any, stated: Sharding | None) -> NetworkTensor | None:
         dims = dims_of(value)
         if stated is not None and dims is not None:
             stated = without_units(stated, self.meshes[stated.mesh])
             if len(stated.dims) != len(dims):  # on one device: written without dims
                 stated = replace(stated, dims=(DimSharding(),) * len(dims))
-        found = None if dims is None else Tensor(self.network.place(dims, stated, value))
+        found = None if dims is None else NetworkTensor(self.network.place(dims, stated, value))
         self.tensors[value] = found
         return found
 
@@ -195,7 +195,7 @@ class Reading:
         given = list(attributes["arg_attrs"]) if "arg_attrs" in attributes else []
         shardings = [one_of(g) for g in given]
         block = function.regions[0].blocks[0]
-        start = Step("start", [], [], None)
+        start = NetworkStep("start", [], [], None)
         self.network.steps.append(start)
         for number, argument in enumerate(block.arguments):
             said = shardings[number] if number < len(shardings) else None
@@ -219,7 +219,7 @@ class Reading:
         if "sdy.sharding_rule" in op.attributes:
             rule = parse_factors(str(op.attributes["sdy.sharding_rule"]))
         short = name.split(".", 1)[1]
-        step = Step(short, operands, results, rule, reach_of(short), op)
+        step = NetworkStep(short, operands, results, rule, reach_of(short), op)
         if short == "bitcast_convert" and dims_of(op.operands[0]) != dims_of(op.results[0]):
             step.reach = reach_of("")
         if name == "stablehlo.custom_call" and "MoveTo" in str(op.attributes["call_target_name"]):
@@ -244,7 +244,7 @@ class Reading:
 
     def block(self, op: Any, block: Any) -> None:
         """Arguments of a body: inside of a loop they share the place of the loop's result."""
-        start = Step("start", [], [], None)
+        start = NetworkStep("start", [], [], None)
         self.network.steps.append(start)
         ins = (
             per_value(str(op.attributes["in_shardings"])) if "in_shardings" in op.attributes else []
@@ -252,7 +252,7 @@ class Reading:
         for number, argument in enumerate(block.arguments):
             if op.name == "stablehlo.while":
                 result = self.tensors[op.results[number]]
-                shared = None if result is None else Tensor(result.place)
+                shared = None if result is None else NetworkTensor(result.place)
                 self.tensors[argument] = shared
                 if shared is not None:
                     shared.place.others += (shared,)
@@ -275,9 +275,9 @@ class Reading:
         said = stated(op)[0]
         if said is not None:
             place.stated = place.sharding = without_units(said, self.meshes[said.mesh])
-        tensor = place.tensor = Tensor(place)
+        tensor = place.tensor = NetworkTensor(place)
         self.tensors[op.results[0]] = tensor
-        step = Step("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
+        step = NetworkStep("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
         place.step = step
         self.edges[owner] = op
         self.steps[op] = step
@@ -297,7 +297,7 @@ class Reading:
         """What a function gets of its callers, or a call of its function."""
         tensor = self.tensor(op.results[0], stated(op)[0])
         assert tensor is not None
-        step = Step("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
+        step = NetworkStep("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
         tensor.place.step = step
         self.edges[op.operands[0]] = op
         self.steps[op] = step
@@ -338,8 +338,10 @@ class Reading:
                 edge = self.edge_of_use(user, use.operand_number)
                 if edge is not None:
                     step = self.steps[edge]
-                uses.append(Use(step, use.operand_number))
-                uses.extend(Use(self.steps[e]) for e in self.call_edges(user, use.operand_number))
+                uses.append(TensorUse(step, use.operand_number))
+                uses.extend(
+                    TensorUse(self.steps[e]) for e in self.call_edges(user, use.operand_number)
+                )
             tensor.uses, tensor.turned = uses, True
 
     def call_edges(self, user: Any, number: int) -> list[Any]:
@@ -460,10 +462,10 @@ def compare(text: str, recipe: Recipe, context: Any) -> list[Verdict]:
         module.operation
     )
     reading = Reading(module)
-    Propagation(reading.network, recipe.order).run()
+    ShardingPropagation(reading.network, recipe.order).run()
     verdicts: list[Verdict] = []
 
-    def judge(key: tuple[str, int], what: str, place: Place) -> None:
+    def judge(key: tuple[str, int], what: str, place: ShardingPlace) -> None:
         if key not in wanted:
             return  # a dead operation
         left, right = wanted[key], place.sharding

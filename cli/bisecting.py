@@ -104,15 +104,15 @@ def kernel_fault(
 
 
 @dataclass(frozen=True)
-class _Step:
+class _OperationRecord:
     op: Op
     inputs: list[Array]
     outputs: list[Array]
 
 
-def _steps(module: Module, inputs: Sequence[Array]) -> list[_Step]:
+def _steps(module: Module, inputs: Sequence[Array]) -> list[_OperationRecord]:
     """Every operation of the main program that becomes code, with the arrays of one run."""
-    found: list[_Step] = []
+    found: list[_OperationRecord] = []
     wanted = set(module.body.ops)
 
     class Recorder(Interpreter):
@@ -120,7 +120,7 @@ def _steps(module: Module, inputs: Sequence[Array]) -> list[_Step]:
             results = super().evaluate(op, arrays, values)
             if op in wanted and op.operands and not any(body.captures() for body in op.regions):
                 each = [np.array(array) for array in _distinct(op, arrays).values()]
-                found.append(_Step(op, each, [np.array(result) for result in results]))
+                found.append(_OperationRecord(op, each, [np.array(result) for result in results]))
             return results
 
     flat_results(Recorder(prepared(module)), inputs)

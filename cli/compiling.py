@@ -52,19 +52,19 @@ def compile_source(
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
     stated = read_stated_sizes(sizes)
-    with _Stage("import", times):
+    with _TimedStage("import", times):
         modules = import_entries(source, entries, read_state(state), stated)
-    with _Stage("compile", times) as stage:
+    with _TimedStage("compile", times) as stage:
         program = compile_program(
             modules, target=targets, options=options, progress=stage.update, mesh=mesh,
             shardings=shardings,
         )  # fmt: skip
     if checks:
-        with _Stage("golden checks", times):
+        with _TimedStage("golden checks", times):
             program = program.with_golden(
                 [one for name in modules for one in _golden(modules[name], program, name, checks)]
             )
-    with _Stage("write", times):
+    with _TimedStage("write", times):
         program.save(output)
     written, notes = output.stat().st_size, _notes(modules, program)
     plans = {name: program.entry(name) for name in program.entries}
@@ -285,14 +285,14 @@ def _golden(module: Module, program: Any, entry: str, count: int) -> list[Any]:
     return found
 
 
-class _Stage:
+class _TimedStage:
     """Times a stage and, on a terminal, shows that it is under way."""
 
     def __init__(self, name: str, times: dict[str, float]) -> None:
         self._name, self._times = name, times
         self._status = show.progress_console.status(f"{name} ...")
 
-    def __enter__(self) -> _Stage:
+    def __enter__(self) -> _TimedStage:
         self._begin = perf_counter()
         if show.progress_console.is_terminal:
             self._status.start()

@@ -9,7 +9,7 @@ from ..backends.cpu import machines
 from ..backends.cpu.calibrate import calibrate
 from ..backends.cpu.codegen import host_target
 from ..hlo.errors import UserError
-from ..optimizer.machine import KINDS, Communication, Machine, read_machine, to_json
+from ..optimizer.machine import KINDS, CommunicationCost, Machine, read_machine, to_json
 from ..runtime.devices.cpu import default_threads, map_image
 from ..runtime.distributed.launch import launched
 from ..runtime.distributed.started import own_rank, the_world
@@ -55,7 +55,7 @@ def _with_network(machine: Machine) -> Machine:
     return replace(machine, network=tuple(network))
 
 
-def _known_network() -> tuple[Communication, ...]:
+def _known_network() -> tuple[CommunicationCost, ...]:
     """What was measured under a launcher; measuring the cores does not change it."""
     file = machines.host_file()
     try:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..compiler import compile as compile_program
 from ..optimizer.library import COLLECTIVES
-from ..optimizer.machine import ENGINES, KINDS, Communication, Machine, to_json
+from ..optimizer.machine import ENGINES, KINDS, CommunicationCost, Machine, to_json
 from ..options import Options
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def received(kind: str, size: int, count: int) -> float:
 
 def measured(
     world: MPI.Intracomm, machine: Machine, say: Callable[[str], None]
-) -> tuple[Communication, ...]:
+) -> tuple[CommunicationCost, ...]:
     """A row of each kind and engine, the same in all processes, which call it together."""
-    rows: list[Communication] = []
+    rows: list[CommunicationCost] = []
     for kind in KINDS:
         say(f"{kind} of {world.size} processes")
         for engine in ENGINES if kind in COLLECTIVES else ENGINES[:1]:
@@ -102,13 +102,15 @@ def measured(
                 given = size // (world.size if kind == "all_gather" else 1)
                 call = partial(program, np.ones(given // 4, np.float32))
                 points.append((received(kind, size, world.size), _best(world, call)))
-            rows.append(Communication(kind, world.size, engine, *line(points)))
+            rows.append(CommunicationCost(kind, world.size, engine, *line(points)))
     return tuple(rows)
 
 
 def _compiled(kind: str, size: int, count: int, engine: str, machine: Machine) -> Program:
     """A program of one collective, on a machine where this engine is the faster one."""
-    network = tuple(Communication(kind, count, one, float(one != engine), 0.0) for one in ENGINES)
+    network = tuple(
+        CommunicationCost(kind, count, one, float(one != engine), 0.0) for one in ENGINES
+    )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.json"
         file.write_text(to_json(replace(machine, network=network)), encoding="utf-8")

@@ -18,7 +18,7 @@ from ..runtime.program import Program
 from . import arrays, show
 
 
-class Place(NamedTuple):
+class LoadOptions(NamedTuple):
     """Where a bundle runs; see `girih.load`."""
 
     target: str | None = None
@@ -36,7 +36,7 @@ def run_bundle(
     output: Path | None,
     repeat: int,
     profile: Path | None,
-    place: Place,
+    place: LoadOptions,
     allow_native: bool,
     as_json: bool,
     entry: str | None = None,

@@ -11,7 +11,7 @@ from ..hlo.errors import UserError
 from ..hlo.sharding import Mesh
 from ..hlo.types import unsharded
 from ..optimizer.sharding import budgets
-from ..optimizer.sharding.explanation import Explanation, Row, spec_of
+from ..optimizer.sharding.explanation import Explanation, ExplanationRow, spec_of
 from ..optimizer.sharding.reshard import ReshardPlan, plan_reshard
 from ..optimizer.sharding.suggestions import Suggestion
 from ..options import bytes_of
@@ -194,7 +194,7 @@ def _print(
             show.console.print(f"  {annotation}")
 
 
-def _why(row: Row, suggestion: Suggestion | None) -> Iterator[str]:
+def _why(row: ExplanationRow, suggestion: Suggestion | None) -> Iterator[str]:
     """The lines about one communication."""
     sent = row.communication
     head = f"#{sent.number} {sent.kind} of {row.of}" + (f" at {row.place}" if row.place else "")

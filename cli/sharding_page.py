@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ..hlo.sharding import Mesh
-from ..optimizer.sharding.explanation import Explanation, Held, Row, spec_of
+from ..optimizer.sharding.explanation import Explanation, ExplanationRow, Held, spec_of
 from ..optimizer.sharding.provenance import Reason
 from ..optimizer.sharding.suggestions import Suggestion
 from . import show
@@ -123,7 +123,7 @@ def _listed(devices: Sequence[int]) -> str:
     return text if len(devices) <= _LISTED else f"{text} ... ({len(devices)})"
 
 
-def _row(row: Row, suggestion: Suggestion | None) -> str:
+def _row(row: ExplanationRow, suggestion: Suggestion | None) -> str:
     sent = row.communication
     cells = (
         str(sent.number), show.size(sent.bytes), "?" if sent.times is None else str(sent.times),

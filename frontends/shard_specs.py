@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..hlo.errors import UserError
-from ..hlo.sharding import Axis, DimSharding, Mesh, Reader, Sharding
+from ..hlo.sharding import Axis, DimSharding, Mesh, Sharding, ShardingReader
 
 Spec = str | Iterable[str] | None
 """What cuts a dim: nothing, an axis, or several axes, major to minor."""
@@ -49,7 +49,7 @@ def written(dims: Iterable[DimSharding]) -> str:
 
 def read_dims(text: str) -> tuple[DimSharding, ...]:
     """The dims of `written`'s text; UserError for anything else."""
-    reader = Reader(text)
+    reader = ShardingReader(text)
     reader.expect("[")
     found = reader.items("]", reader.dim)
     reader.end()

@@ -235,7 +235,7 @@ class FusedLocation(NamedTuple):
 # The tree
 
 
-class Value:
+class TreeValue:
     """One edge, compared by identity; `name` is the text's, `location` an argument's."""
 
     __slots__ = ("type", "name", "location")
@@ -252,7 +252,7 @@ class Region:
     __slots__ = ("arguments", "operations")
 
     def __init__(
-        self, arguments: list[Value] | None = None, operations: list[Operation] | None = None
+        self, arguments: list[TreeValue] | None = None, operations: list[Operation] | None = None
     ):
         self.arguments = arguments if arguments is not None else []
         self.operations = operations if operations is not None else []
@@ -266,8 +266,8 @@ class Operation:
     def __init__(
         self,
         name: str,
-        operands: list[Value] | None = None,
-        results: list[Value] | None = None,
+        operands: list[TreeValue] | None = None,
+        results: list[TreeValue] | None = None,
         attributes: dict[str, Any] | None = None,
         regions: list[Region] | None = None,
         location: Any = None,

@@ -21,7 +21,7 @@ from .deciding import common_divisor, current, surely_at_most
 from .symbols import SizeTooLong
 
 
-class Kind(Enum):
+class IterationKind(Enum):
     """What happens along an iteration dim.
 
     PARALLEL dims are the result's; the others are inner ones: REDUCE and WINDOW are folded with a
@@ -40,11 +40,11 @@ class Iteration(NamedTuple):
     """One dim of the iteration space, indices 0 <= i < extent."""
 
     extent: Any
-    kind: Kind = Kind.PARALLEL
+    kind: IterationKind = IterationKind.PARALLEL
     monoid: str = ""  # the folding operation's name; empty where the body is not a known monoid
 
 
-class Term(NamedTuple):
+class IndexTerm(NamedTuple):
     """coefficient * (i[dim] // divisor)"""
 
     dim: int
@@ -52,7 +52,7 @@ class Term(NamedTuple):
     divisor: Any = 1
 
 
-class Start(NamedTuple):
+class ClampedStart(NamedTuple):
     """sign * the value of a scalar operand, clamped to 0 <= value <= high at run time."""
 
     operand: int
@@ -68,9 +68,9 @@ class Index(NamedTuple):
     division leaves no rest. A modulus of 0 takes none.
     """
 
-    terms: tuple[Term, ...] = ()
+    terms: tuple[IndexTerm, ...] = ()
     offset: Any = 0
-    start: Start | None = None
+    start: ClampedStart | None = None
     divisor: Any = 1
     modulus: Any = 0
     dilated: bool = False
@@ -85,7 +85,7 @@ class Index(NamedTuple):
         return term.dim if plain else None
 
 
-_ONCE = Term(0)[1:]
+_ONCE = IndexTerm(0)[1:]
 _AS_IT_IS = Index()[1:]
 
 
@@ -99,7 +99,7 @@ class Access:
     @property
     def rank(self) -> int:
         """How many of the iterations are the result's dims."""
-        return sum(iteration.kind is Kind.PARALLEL for iteration in self.iterations)
+        return sum(iteration.kind is IterationKind.PARALLEL for iteration in self.iterations)
 
     @property
     def inner(self) -> tuple[Iteration, ...]:
@@ -129,7 +129,7 @@ class Access:
     def gathers(self, operand: int) -> bool:
         """Whether data, or all elements together, decide which elements of the operand count."""
         return any(
-            self.iterations[term.dim].kind is Kind.GATHER
+            self.iterations[term.dim].kind is IterationKind.GATHER
             for index in self.operands[operand]
             for term in index.terms
         )
@@ -141,14 +141,14 @@ class Space:
     def __init__(self, dims: Sequence[Any]) -> None:
         self.iterations = [Iteration(dim) for dim in dims]
 
-    def inner(self, extent: Any, kind: Kind, monoid: str = "") -> Index:
+    def inner(self, extent: Any, kind: IterationKind, monoid: str = "") -> Index:
         """An index that runs over a new inner dim."""
         self.iterations.append(Iteration(extent, kind, monoid))
         return at(len(self.iterations) - 1)
 
     def whole(self, dims: Iterable[Any]) -> tuple[Index, ...]:
         """Indices that run over all of these dims."""
-        return tuple(self.inner(dim, Kind.GATHER) for dim in dims)
+        return tuple(self.inner(dim, IterationKind.GATHER) for dim in dims)
 
     def access(self, *operands: Sequence[Index]) -> Access:
         return Access(tuple(self.iterations), tuple(map(tuple, operands)))
@@ -156,7 +156,7 @@ class Space:
 
 def at(dim: int, coefficient: int = 1, offset: int = 0) -> Index:
     """coefficient * i[dim] + offset"""
-    return Index((Term(dim, coefficient),), offset)
+    return Index((IndexTerm(dim, coefficient),), offset)
 
 
 def identity(rank: int) -> tuple[Index, ...]:
@@ -177,7 +177,7 @@ def windowed(
     `reverse`, if not 0, is the window's size: then w runs backwards.
     """
     (inner,) = window.terms
-    terms = (Term(dim, stride), inner._replace(coefficient=-dilation if reverse else dilation))
+    terms = (IndexTerm(dim, stride), inner._replace(coefficient=-dilation if reverse else dilation))
     offset = (reverse - 1) * dilation - low if reverse else -low
     return Index(terms, offset, divisor=base, dilated=base > 1)
 
@@ -196,7 +196,7 @@ def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     for sources, targets in (_open_groups if is_open else _groups)(source, target):
         strides = [math.prod(target[t] for t in targets[n + 1 :]) for n in range(len(targets))]
         terms = [
-            (Term(t, stride), target[t])
+            (IndexTerm(t, stride), target[t])
             for t, stride in zip(targets, strides, strict=True)
             if target[t] != 1
         ]
@@ -212,7 +212,7 @@ def reshaped(source: Sequence[Any], target: Sequence[Any]) -> tuple[Index, ...]:
     return tuple(indices)
 
 
-def _digit(terms: Sequence[tuple[Term, Any]], divisor: Any, modulus: Any) -> Index:
+def _digit(terms: Sequence[tuple[IndexTerm, Any]], divisor: Any, modulus: Any) -> Index:
     """sum of terms // divisor % modulus, the terms being a row-major number with their dims' sizes.
 
     Terms that these cancel are left out, so that what remains is simple wherever it can be.

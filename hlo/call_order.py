@@ -18,7 +18,7 @@ from .groups import Groups, named_by, process_groups
 from .ops.annotation import ANNOTATIONS
 from .ops.collectives import Collective, members
 from .ops.exchange import transfers
-from .ops.manual import Layout, whole_shardings
+from .ops.manual import ManualLayout, whole_shardings
 from .placement import WHOLE
 from .processes import grid_of
 from .sharding import SUM, Mesh, Sharding
@@ -225,7 +225,7 @@ class _Analysis:
         return operands * len(op.results)
 
     def manual(self, op: Op, operands: list[Classes]) -> list[Classes]:
-        layout = Layout(op)
+        layout = ManualLayout(op)
         if self.count == 1 and layout.count > 1:  # its devices are processes of their own
             inside = _Analysis(self.module, 1, layout.count)
             inside.known = dict.fromkeys(self.known, inside.equal)

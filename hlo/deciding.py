@@ -23,11 +23,11 @@ from typing import Any
 from .assumptions import Assumptions, assuming
 from .errors import CompilerBug, UnsupportedError
 from .sizes import SizeConstraint
-from .symbols import Dim, Order, SizeTooLong, SymbolicDim, bound, ordered_by
+from .symbols import Dim, SizeOrder, SizeTooLong, SymbolicDim, bound, ordered_by
 from .types import TensorType
 
 
-class Decisions(Order):
+class Decisions(SizeOrder):
     """What is assumed of symbols while code is made, and the guards that it has come to need.
     `likely`: the hints, for who makes nothing that depends on them."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from .access import Access, Kind
+from .access import Access, IterationKind
 from .errors import CompilerBug
 from .sharding import MAX, MIN, SUM
 from .types import I1, Element, QuantizedType, TensorType
@@ -211,15 +211,15 @@ def from_access(o: Op, access: Access) -> Factors:
     rule = FactorBuilder(o)
     everything = range(len(o.results))
     for number, iteration in enumerate(access.iterations):
-        if iteration.kind is Kind.GATHER:
+        if iteration.kind is IterationKind.GATHER:
             raise CompilerBug(f"data decides what {o.name} reads: it has to say its own factors")
         held, as_it_is = _reading(o, access, number)
-        if iteration.kind is Kind.PARALLEL:
+        if iteration.kind is IterationKind.PARALLEL:
             kind = FactorKind.PASS if as_it_is else FactorKind.PERMUTATION
             source = o.definition.pattern == "source"
             factor = Factor(iteration.extent, kind, placed=source)
             rule.add(factor, held, alike(everything, number))
-        elif iteration.kind is Kind.REDUCE:
+        elif iteration.kind is IterationKind.REDUCE:
             folds = [(iteration.monoid, result.tensor.element) for result in o.results]
             rule.add(reducing(iteration.extent, *folds), held)
     return rule.build()
@@ -275,7 +275,7 @@ def reshaping(o: Op) -> Factors:
     A factor that one side alone has cannot be cut: its elements lie elsewhere on the other side.
     """
     rule = FactorBuilder(o)
-    sides = [_Walk(o.operands[0].dims), _Walk(o.results[0].dims)]
+    sides = [_ReshapeWalk(o.operands[0].dims), _ReshapeWalk(o.results[0].dims)]
     if 0 in (*o.operands[0].dims, *o.results[0].dims):
         return rule.build()
     left, right = sides
@@ -299,7 +299,7 @@ def reshaping(o: Op) -> Factors:
     return rule.build()
 
 
-class _Walk:
+class _ReshapeWalk:
     """A walk over the dims of one side of a reshape, major to minor, without those of size 1."""
 
     def __init__(self, dims: Sequence[int]) -> None:
@@ -311,7 +311,7 @@ class _Walk:
     def more(self) -> bool:
         return self._place < len(self._dims)
 
-    def until(self, other: _Walk, common: int) -> int:
+    def until(self, other: _ReshapeWalk, common: int) -> int:
         """How much to take so that the other is reached, or that `common` remains for later."""
         ahead, left = divmod(other.passed, self.passed)
         if left == 0 and self.rest % ahead == 0:

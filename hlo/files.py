@@ -21,7 +21,7 @@ _PICTURE = "as an input it has to be an array: numpy.save it, then girih run BUN
 _HEAD = 512  # bytes that tell a file; a tar says so behind 257
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """`what` a file is; `advice`; `source`: girih compiles it."""
 
     what: str
@@ -32,54 +32,56 @@ class Kind(NamedTuple):
         return f"this is {self.what}; {self.advice}"
 
 
-_CODE = Kind("a compiled library, program or object", _EXPORT)
+_CODE = FileKind("a compiled library, program or object", _EXPORT)
 _STARTS = {
-    b"\x93NUMPY": Kind("an array of numpy (.npy)", _INPUT),
-    b"GGUF": Kind("a file of weights for llama.cpp (GGUF)", _WEIGHTS),
-    b"\x89HDF\r\n": Kind("an HDF5 file, as Keras writes weights", _WEIGHTS),
-    b"ML\xefR": Kind("a StableHLO artifact", _COMPILE, source=True),
-    b"\x1f\x8b": Kind("a gzip file", _UNPACK),
-    b"PK\x05\x06": Kind("an empty zip file", _FETCH),
-    b"BZh": Kind("a bzip2 file", _UNPACK),
-    b"\xfd7zXZ": Kind("an xz file", _UNPACK),
-    b"\x28\xb5\x2f\xfd": Kind("a Zstandard file", _UNPACK),
-    b"7z\xbc\xaf": Kind("a 7-Zip archive", _UNPACK),
+    b"\x93NUMPY": FileKind("an array of numpy (.npy)", _INPUT),
+    b"GGUF": FileKind("a file of weights for llama.cpp (GGUF)", _WEIGHTS),
+    b"\x89HDF\r\n": FileKind("an HDF5 file, as Keras writes weights", _WEIGHTS),
+    b"ML\xefR": FileKind("a StableHLO artifact", _COMPILE, source=True),
+    b"\x1f\x8b": FileKind("a gzip file", _UNPACK),
+    b"PK\x05\x06": FileKind("an empty zip file", _FETCH),
+    b"BZh": FileKind("a bzip2 file", _UNPACK),
+    b"\xfd7zXZ": FileKind("an xz file", _UNPACK),
+    b"\x28\xb5\x2f\xfd": FileKind("a Zstandard file", _UNPACK),
+    b"7z\xbc\xaf": FileKind("a 7-Zip archive", _UNPACK),
     b"\x7fELF": _CODE,
     b"\xcf\xfa\xed\xfe": _CODE,
     b"\xca\xfe\xba\xbe": _CODE,
     b"MZ\x90": _CODE,
-    b"ptrt": Kind("an engine of TensorRT", _EXPORT),
-    b"\x89PNG": Kind("a picture (PNG)", _PICTURE),
-    b"\xff\xd8\xff": Kind("a picture (JPEG)", _PICTURE),
-    b"%PDF": Kind("a PDF", _EXPORT),
-    b"version https://git-lfs": Kind("what Git LFS leaves in place of a file", "git lfs pull"),
+    b"ptrt": FileKind("an engine of TensorRT", _EXPORT),
+    b"\x89PNG": FileKind("a picture (PNG)", _PICTURE),
+    b"\xff\xd8\xff": FileKind("a picture (JPEG)", _PICTURE),
+    b"%PDF": FileKind("a PDF", _EXPORT),
+    b"version https://git-lfs": FileKind("what Git LFS leaves in place of a file", "git lfs pull"),
 }
-_ONNX = Kind("an ONNX model", f"girih reads no ONNX: {_EXPORT}, from the model that it was made of")
-_TFLITE = Kind("a TensorFlow Lite model", f"girih reads none: {_EXPORT}")
-_PICKLE = Kind("a Python pickle, which is never loaded: it could run anything", _EXPORT)
-_SAFETENSORS = Kind("a file of weights (safetensors)", _WEIGHTS)
-_TENSORFLOW = Kind(
+_ONNX = FileKind(
+    "an ONNX model", f"girih reads no ONNX: {_EXPORT}, from the model that it was made of"
+)
+_TFLITE = FileKind("a TensorFlow Lite model", f"girih reads none: {_EXPORT}")
+_PICKLE = FileKind("a Python pickle, which is never loaded: it could run anything", _EXPORT)
+_SAFETENSORS = FileKind("a file of weights (safetensors)", _WEIGHTS)
+_TENSORFLOW = FileKind(
     "a SavedModel of TensorFlow",
     "give the HLO of its function: tf.function.experimental_get_compiler_ir(...)(stage='hlo')",
 )
-_EMPTY = Kind("an empty file", "what wrote or fetched it may have failed: make it anew")
-_PYTHON = Kind(
+_EMPTY = FileKind("an empty file", "what wrote or fetched it may have failed: make it anew")
+_PYTHON = FileKind(
     "a program in Python",
     "name a function in it that gives (source, *inputs): FILE.py:NAME",
 )
 _BUNDLE = b"program.pb"  # a bundle's first member
-_CUT = Kind("a zip file that is damaged: it has no end, or an altered one", _FETCH)
-_FOLDER = Kind("a folder", "name a file in it")
+_CUT = FileKind("a zip file that is damaged: it has no end, or an altered one", _FETCH)
+_FOLDER = FileKind("a folder", "name a file in it")
 _TEXTS = {  # how texts that are no program begin
-    b"{": Kind("a JSON document", _EXPORT),
-    b"[": Kind("a JSON document", _EXPORT),
-    b"<!doctype": Kind("a web page, which a download that failed leaves", _FETCH),
-    b"<html": Kind("a web page, which a download that failed leaves", _FETCH),
-    b"<?xml": Kind("an XML document", _EXPORT),
+    b"{": FileKind("a JSON document", _EXPORT),
+    b"[": FileKind("a JSON document", _EXPORT),
+    b"<!doctype": FileKind("a web page, which a download that failed leaves", _FETCH),
+    b"<html": FileKind("a web page, which a download that failed leaves", _FETCH),
+    b"<?xml": FileKind("an XML document", _EXPORT),
 }
 
 
-def kind_of_file(path: Path) -> Kind | None:
+def kind_of_file(path: Path) -> FileKind | None:
     """What a file or a folder of another tool is; None where it may be a source, or is unknown."""
     try:
         if path.is_dir():
@@ -95,7 +97,7 @@ def kind_of_file(path: Path) -> Kind | None:
     return kind_of_bytes(head, path.suffix)
 
 
-def kind_of_bytes(data: bytes | bytearray | memoryview, suffix: str = "") -> Kind | None:
+def kind_of_bytes(data: bytes | bytearray | memoryview, suffix: str = "") -> FileKind | None:
     """The same of a file's bytes, or of its first ones where it is no zip."""
     head = bytes(data[:_HEAD])
     if head.startswith(_ZIP):
@@ -108,7 +110,7 @@ def kind_of_bytes(data: bytes | bytearray | memoryview, suffix: str = "") -> Kin
     if head[4:8] == b"TFL3":
         return _TFLITE
     if head[257:262] == b"ustar":
-        return Kind("a tar archive", _UNPACK)
+        return FileKind("a tar archive", _UNPACK)
     # A model's first field is its IR version, a small number; the producer's name comes next. In a
     # SavedModel a graph comes next, whose first field begins with a line feed.
     starts_so = len(head) > 4 and head[0] == 8 and 0 < head[1] < 20 and head[2] == 0x12
@@ -135,15 +137,17 @@ def _is_text(data: bytes) -> bool:
     return all(byte >= 32 or byte in b"\t\n\r" for byte in data)
 
 
-def _of_folder(path: Path) -> Kind:
+def _of_folder(path: Path) -> FileKind:
     if (path / "saved_model.pb").is_file():
         return _TENSORFLOW
     if (path / "config.json").is_file():
-        return Kind("a folder of a model's weights, as Hugging Face's libraries keep it", _WEIGHTS)
+        return FileKind(
+            "a folder of a model's weights, as Hugging Face's libraries keep it", _WEIGHTS
+        )
     return _FOLDER
 
 
-def _of_zip(file: Path | io.BytesIO, head: bytes) -> Kind | None:
+def _of_zip(file: Path | io.BytesIO, head: bytes) -> FileKind | None:
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -154,15 +158,15 @@ def _of_zip(file: Path | io.BytesIO, head: bytes) -> Kind | None:
     if _BUNDLE.decode() in names:
         return None
     if any("models/" in name and name.endswith(".json") for name in names):
-        return Kind("an export of PyTorch (.pt2)", _COMPILE, source=True)
+        return FileKind("an export of PyTorch (.pt2)", _COMPILE, source=True)
     if any(name.endswith("serialized_exported_program.json") for name in names):
-        return Kind("an export of PyTorch (.pt2)", _COMPILE, source=True)
+        return FileKind("an export of PyTorch (.pt2)", _COMPILE, source=True)
     if any(name.endswith("/constants.pkl") or "/code/" in name for name in names):
-        return Kind("a TorchScript model", f"girih reads none: {_EXPORT}")
+        return FileKind("a TorchScript model", f"girih reads none: {_EXPORT}")
     if any(name.endswith("data.pkl") for name in names):
-        return Kind("what torch.save wrote, which is weights as a rule", _WEIGHTS)
+        return FileKind("what torch.save wrote, which is weights as a rule", _WEIGHTS)
     if names and all(name.endswith(".npy") for name in names):
-        return Kind("arrays of numpy (.npz)", _INPUT)
+        return FileKind("arrays of numpy (.npz)", _INPUT)
     if "model.weights.h5" in names:
-        return Kind("a model of Keras", _EXPORT)
-    return Kind("a zip file of another tool", _EXPORT)
+        return FileKind("a model of Keras", _EXPORT)
+    return FileKind("a zip file of another tool", _EXPORT)

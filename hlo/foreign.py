@@ -45,7 +45,7 @@ class HostCode:
 
 
 @dataclass(frozen=True)
-class Buffer:
+class BufferAddress:
     """The address of operand or result `slot` (operands first), or of scratch where it is -1."""
 
     slot: int
@@ -65,7 +65,7 @@ class TensorMap:
     """A tensor map over a buffer, as cuTensorMapEncodeTiled takes it: dims fastest first in
     elements, strides in bytes of dims 1.., box in elements, swizzle in bytes."""
 
-    buffer: Buffer
+    buffer: BufferAddress
     element: str
     dims: tuple[int, ...]
     strides: tuple[int, ...]
@@ -73,7 +73,7 @@ class TensorMap:
     swizzle: int = 0
 
 
-Argument = Buffer | Number | TensorMap
+Argument = BufferAddress | Number | TensorMap
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def read_codes(codes: Sequence[Any]) -> tuple[Code, ...]:
     """The codes of targets that are known here; UserError for one that is malformed."""
     found: list[Code] = []
     for entry in codes:
-        reader = Reader(entry, "code")
+        reader = MappingReader(entry, "code")
         key = reader.text("target"), reader.text("language")
         if key == ("cpu", "llvm") or key == ("cpu", "elf"):
             found.append(_host(reader, key[1]))
@@ -128,7 +128,7 @@ def read_codes(codes: Sequence[Any]) -> tuple[Code, ...]:
     return tuple(found)
 
 
-class Reader:
+class MappingReader:
     """A mapping whose parts are asked for by kind; UserError names the part that is wrong."""
 
     def __init__(self, entry: Any, what: str) -> None:
@@ -176,7 +176,7 @@ class Reader:
         return values[0], values[1], values[2]
 
 
-def _host(reader: Reader, language: str) -> HostCode:
+def _host(reader: MappingReader, language: str) -> HostCode:
     features = reader.members("features")
     if not all(isinstance(name, str) for name in features):
         raise UserError("a code of a foreign kernel has 'features' that are no texts")
@@ -187,10 +187,10 @@ def _host(reader: Reader, language: str) -> HostCode:
     )  # fmt: skip
 
 
-def _device(reader: Reader) -> DeviceCode:
+def _device(reader: MappingReader) -> DeviceCode:
     launches = []
     for member in reader.members("launches"):
-        part = Reader(member, "launch")
+        part = MappingReader(member, "launch")
         arguments = tuple(map(_read_argument, part.members("arguments")))
         launches.append(
             DeviceLaunch(
@@ -204,7 +204,7 @@ def _device(reader: Reader) -> DeviceCode:
 def _argument(argument: Argument) -> dict[str, Any]:
     if isinstance(argument, Number):
         return {"number": argument.data, "element": argument.element}
-    if isinstance(argument, Buffer):
+    if isinstance(argument, BufferAddress):
         return {"slot": argument.slot, "offset": argument.offset}
     return {
         **_argument(argument.buffer), "element": argument.element, "dims": argument.dims,
@@ -213,13 +213,13 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 
 def _read_argument(entry: Any) -> Argument:
-    reader = Reader(entry, "argument")
+    reader = MappingReader(entry, "argument")
     if "number" in reader.entry:
         return Number(_element(reader), reader.data("number"))
     slot = reader.entry.get("slot")
     if type(slot) is not int or slot < -1:
         raise UserError("an argument of a foreign kernel has no 'slot' that is an integer from -1")
-    buffer = Buffer(slot, reader.size("offset"))
+    buffer = BufferAddress(slot, reader.size("offset"))
     if "box" not in reader.entry:
         return buffer
     dims, strides, box = reader.sizes("dims"), reader.sizes("strides"), reader.sizes("box")
@@ -232,7 +232,7 @@ def _read_argument(entry: Any) -> Argument:
     return TensorMap(buffer, _element(reader), dims, strides, box, swizzle)
 
 
-def _element(reader: Reader) -> str:
+def _element(reader: MappingReader) -> str:
     name = reader.text("element")
     if name not in ELEMENTS:
         raise UserError(f"an argument of a foreign kernel has the unknown element type '{name}'")

@@ -19,7 +19,7 @@ _LOADS, _STORES = ("tile_load", "tile_gather"), ("tile_store", "tile_scatter")
 _ARITHMETIC = frozenset(("add", "subtract", "multiply", "negate", "convert", "reshape"))
 
 
-class Walk(NamedTuple):
+class GridWalk(NamedTuple):
     """One axis of the grid. places: memory's number (inputs, then results) -> the dim that it walks
     along, `step` elements a tile. halo: elements that windows read before and behind these; zeros
     stand beyond the array's ends."""
@@ -30,7 +30,7 @@ class Walk(NamedTuple):
     halo: tuple[int, int]
 
 
-def walks(kernel: Op) -> tuple[Walk, ...]:
+def walks(kernel: Op) -> tuple[GridWalk, ...]:
     """Those of the grid's axes that cut dims.
 
     kernel: a `kernel_call`.
@@ -65,7 +65,7 @@ def contract_of(kernel: Op) -> str:
 
 
 @dataclass
-class _Axis:
+class _GridAxis:
     """What windows say of one axis of the grid."""
 
     step: int = 0
@@ -85,7 +85,7 @@ class _Axis:
         return True
 
 
-def _walk(kernel: Op, axis: int) -> Walk | None:
+def _walk(kernel: Op, axis: int) -> GridWalk | None:
     body, offsets = kernel.regions[0], Offsets(kernel)
     numbers = {
         op.results[0] for op in body.walk() if op.name == "tile_id" and op.axis == axis
@@ -93,7 +93,7 @@ def _walk(kernel: Op, axis: int) -> Walk | None:
     if not numbers or not _only_places(body, set(numbers)):
         return None
     arrays = {memory: number for number, memory in enumerate(body.arguments)}
-    found = _Axis()
+    found = _GridAxis()
     touched: list[tuple[int, int | None]] = []
     for op in body.walk():
         if op.name not in (*_LOADS, *_STORES):
@@ -127,7 +127,7 @@ def _walk(kernel: Op, axis: int) -> Walk | None:
     if not whole or not stored or any(found.places.get(m) != dim for m, dim in touched):
         return None
     halo = found.low, found.high
-    return None if found.filled and any(halo) else Walk(axis, found.step, found.places, halo)
+    return None if found.filled and any(halo) else GridWalk(axis, found.step, found.places, halo)
 
 
 def _offsets(op: Op) -> tuple[Value, ...]:

@@ -51,7 +51,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PtxEntry:
     """A kernel of a module. Extents are () where nothing was said."""
 
     parameters: tuple[Parameter, ...]
@@ -67,7 +67,7 @@ class Declared:
 
     version: tuple[int, int]
     target: str
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, PtxEntry]
     names: frozenset[str]
     outside: frozenset[str]
 
@@ -184,7 +184,7 @@ class _Scanner:
         self.all = _TOKEN.findall(plain)
         self.tokens = [token for token in self.all if not token.isspace()]
         self.at = 0
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, PtxEntry] = {}
         self.names: set[str] = set()
         self.outside: set[str] = set()
 
@@ -294,7 +294,7 @@ class _Scanner:
             self.at += 1
             return
         self.block("{", "}")
-        self.entries[name] = Entry(
+        self.entries[name] = PtxEntry(
             parameters, facts.get(".maxntid", ()), facts.get(".reqntid", ()),
             facts.get(".reqnctapercluster", ()),
         )  # fmt: skip

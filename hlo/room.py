@@ -45,7 +45,7 @@ _MALFORMED = (
 )  # fmt: skip
 
 
-class Operand(NamedTuple):
+class OperandSpec(NamedTuple):
     name: str
     variadic: bool = False
 
@@ -88,12 +88,12 @@ class Case(NamedTuple):
 
 def operand() -> Any:
     """Declare one operand; its name is the class attribute's."""
-    return Operand("")
+    return OperandSpec("")
 
 
 def variadic() -> Any:
     """Declare any number of operands; at most one per operation."""
-    return Operand("", True)
+    return OperandSpec("", True)
 
 
 def attribute(kind: Any, default: Any = REQUIRED, since: str = "") -> Any:
@@ -125,7 +125,7 @@ class OpDefinition:
     opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
     uncut: ClassVar[str] = ""  # why there are no factors; for those without them
     since: ClassVar[str] = "1.0"  # program format that first had it
-    operands: ClassVar[tuple[Operand, ...]] = ()
+    operands: ClassVar[tuple[OperandSpec, ...]] = ()
     attributes: ClassVar[dict[str, AttributeSpec]] = {}
     constraints: ClassVar[tuple[Constraint, ...]] = ()
 
@@ -139,7 +139,7 @@ class OpDefinition:
             list(cls.constraints),
         )
         for key, declared in list(vars(cls).items()):
-            if isinstance(declared, Operand):
+            if isinstance(declared, OperandSpec):
                 operands.append(declared._replace(name=key))
                 delattr(cls, key)
             elif isinstance(declared, AttributeSpec):

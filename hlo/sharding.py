@@ -254,7 +254,7 @@ def opened(mesh: str, rank: int) -> Sharding:
 
 def parse_sharding(text: str) -> Sharding:
     """What `str` of a sharding writes, or Shardy's `#sdy.sharding<..>`; UserError otherwise."""
-    reader = Reader(text.removeprefix("#sdy.sharding"))
+    reader = ShardingReader(text.removeprefix("#sdy.sharding"))
     found = reader.sharding()
     reader.end()
     return found
@@ -262,7 +262,7 @@ def parse_sharding(text: str) -> Sharding:
 
 def parse_mesh(text: str) -> Mesh:
     """What `str` of a mesh writes, or Shardy's `#sdy.mesh<..>`; UserError otherwise."""
-    reader = Reader(text.removeprefix("#sdy.mesh"))
+    reader = ShardingReader(text.removeprefix("#sdy.mesh"))
     found = reader.mesh()
     reader.end()
     return found
@@ -273,7 +273,7 @@ _TOKEN = re.compile(rf"\s*(?:{_STRING}|(-?\d+)|@{_STRING}|@([\w.$-]+)|([A-Za-z]\
 _KINDS = ("string", "number", "symbol", "symbol", "word", "mark")
 
 
-class Reader:
+class ShardingReader:
     """A cursor in Shardy's notation; also for lists of shardings and axes in other attributes.
 
     `inline`: called with a mesh that stands in a sharding in place of a name; gives its name.

@@ -18,10 +18,10 @@ _TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|//|[-+*%(),])", re.ASCII)
 def parse_dim(text: str) -> Dim:
     """Read what `repr` of a size writes, or any such expression (`128`, `2*t+1`, `-n % 7`,
     `max(t, 4)`) by Python's precedences; ValueError for anything else."""
-    return _Reader(text).read()
+    return _SizeReader(text).read()
 
 
-class _Reader:
+class _SizeReader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []

@@ -178,7 +178,7 @@ def parse_constraint(text: str, origin: str = "") -> SizeConstraint:
             return SizeConstraint(left, "!=", right, origin)
 
 
-class _Step(NamedTuple):
+class _SolvedSymbol(NamedTuple):
     """A symbol that an argument's dimension gives: (size - rest) / factor."""
 
     symbol: str
@@ -204,7 +204,7 @@ class SizeSolver:
     ) -> None:
         self.names = [name for name, _ in arguments]
         self.ranks = [len(dims) for _, dims in arguments]
-        self.symbols, self.steps = dict(symbols), list[_Step]()
+        self.symbols, self.steps = dict(symbols), list[_SolvedSymbol]()
         open_dims = [
             (place, axis, dim)
             for place, (_, dims) in enumerate(arguments)
@@ -281,7 +281,7 @@ class SizeSolver:
 _ANY = Symbol()
 
 
-def _solved(place: int, axis: int, dim: SymbolicDim, known: set[str]) -> _Step | None:
+def _solved(place: int, axis: int, dim: SymbolicDim, known: set[str]) -> _SolvedSymbol | None:
     """How a dimension gives the only symbol of it that is not known yet."""
     unknown = [name for name in dim.symbols if name not in known]
     if len(unknown) != 1:
@@ -292,7 +292,7 @@ def _solved(place: int, axis: int, dim: SymbolicDim, known: set[str]) -> _Step |
     rest = dim - symbol * factor
     if not factor or name in symbols_of(rest):
         return None
-    return _Step(name, place, axis, factor, rest)
+    return _SolvedSymbol(name, place, axis, factor, rest)
 
 
 def _bound(dim: SymbolicDim, values: Mapping[str, int]) -> int | None:

@@ -279,7 +279,7 @@ else:
     Dim = int | SymbolicDim
 
 
-class Order:
+class SizeOrder:
     """What comparisons of sizes give while code is made for all of them: see deciding.py."""
 
     def at_most(self, left: Dim, right: Dim) -> bool:
@@ -291,11 +291,11 @@ class Order:
         raise NotImplementedError
 
 
-_ORDER: ContextVar[Order | None] = ContextVar("order of sizes", default=None)
+_ORDER: ContextVar[SizeOrder | None] = ContextVar("order of sizes", default=None)
 
 
 @contextmanager
-def ordered_by(order: Order | None) -> Iterator[None]:
+def ordered_by(order: SizeOrder | None) -> Iterator[None]:
     """Inside, `order` says what comparisons of sizes give; None: they have no order. For
     `deciding.py` alone."""
     before = _ORDER.set(order)
@@ -305,7 +305,7 @@ def ordered_by(order: Order | None) -> Iterator[None]:
         _ORDER.reset(before)
 
 
-def _current() -> Order:
+def _current() -> SizeOrder:
     found = _ORDER.get()
     if found is None:
         raise TypeError("sizes that a call fixes have no order here, and are no numbers")

@@ -70,7 +70,7 @@ def run_tiles(
     op: Op, arrays: Sequence[Any], run: RunWatched, *, order: Sequence[int] | None = None
 ) -> tuple[list[Array], Counts]:
     """Results and counts of a kernel_call. `order` permutes the tiles (flat numbers)."""
-    memory = _Memory(op, arrays)
+    memory = _TileMemory(op, arrays)
     tiles = list(itertools.product(*map(range, op.grid)))
     for number in range(len(tiles)) if order is None else order:
         memory.begin(number, tiles[number])
@@ -78,7 +78,7 @@ def run_tiles(
     return memory.finish()
 
 
-class _Memory:
+class _TileMemory:
     """Memory is shared by all tiles; `owners` holds for each element of a result who stored it."""
 
     def __init__(self, op: Op, arrays: Sequence[Any]) -> None:

@@ -291,7 +291,7 @@ class TokenType:
 TOKEN = TokenType()
 
 
-class _Group:
+class _TypeGroup:
     """Types together, interned per class."""
 
     __slots__ = ("members",)
@@ -315,13 +315,13 @@ class _Group:
         return type(self), (self.members,)
 
 
-class TupleType(_Group):
+class TupleType(_TypeGroup):
     """Several values as one; only at the edge of a program."""
 
     __slots__ = ()
 
 
-class FutureType(_Group):
+class FutureType(_TypeGroup):
     """The results of an asynchronous operation, before `async_done` waits for them."""
 
     __slots__ = ()

@@ -45,7 +45,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _PassRun:
     name: str
     step: Pass
     before: Module
@@ -122,8 +122,8 @@ def find_fault(
     own = error(module)
     if not own <= tolerance:
         return Fault("source", own)
-    stages: list[_Stage] = []
-    pipeline.run(module, disable=disable, on_module=lambda *stage: stages.append(_Stage(*stage)))
+    stages: list[_PassRun] = []
+    pipeline.run(module, disable=disable, on_module=lambda *stage: stages.append(_PassRun(*stage)))
     for stage in stages:
         if stage.after is not stage.before and not (found := error(stage.after)) <= tolerance:
             return _in_pass(stage, found, error, inputs, tolerance)
@@ -131,7 +131,7 @@ def find_fault(
 
 
 def _in_pass(
-    stage: _Stage,
+    stage: _PassRun,
     found: float,
     error: Callable[[Module], float],
     inputs: Sequence[Array],
@@ -170,7 +170,7 @@ def _with_ledger(step: Any, ledger: Ledger, rule: str = "") -> Any:
     return replace(step, **chosen)
 
 
-def _smallest(op: Op, fault: Fault, stage: _Stage, tolerance: float) -> Fault:
+def _smallest(op: Op, fault: Fault, stage: _PassRun, tolerance: float) -> Fault:
     """The fault with the operation and as few of those before it as show it on made-up inputs;
     itself, with the whole program, where none do."""
     members, frontier = [op], [op]

@@ -19,7 +19,7 @@ from ..hlo.groups import Groups, named_by, process_groups
 from ..hlo.ops.annotation import ANNOTATIONS
 from ..hlo.ops.collectives import Collective, members
 from ..hlo.ops.exchange import Transfer, transfers
-from ..hlo.ops.manual import COMBINE, Layout, whole_shardings
+from ..hlo.ops.manual import COMBINE, ManualLayout, whole_shardings
 from ..hlo.sharding import SUM
 from ..hlo.types import TensorType
 
@@ -379,8 +379,8 @@ class Exchanges:
             found.append(self.fold_rows(b, op, value, terms, dims, moved, fold))
         return found
 
-    def layout(self, op: Op) -> Layout:
-        layout = Layout(op)
+    def layout(self, op: Op) -> ManualLayout:
+        layout = ManualLayout(op)
         if self.grid != (1, layout.count):
             raise UnsupportedError(
                 f"its mesh has {layout.count} devices, and the program is for {self.replicas} "

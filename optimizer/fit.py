@@ -51,7 +51,7 @@ class Clone(NamedTuple):
     stands: tuple[Value | None, ...]
 
 
-class Move(NamedTuple):
+class Rematerialization(NamedTuple):
     """Compute a value again before the operation at `position`, by clones in their order."""
 
     position: int
@@ -75,7 +75,7 @@ def fit(module: Module, budget: int, judge: Judge) -> Fitted:
         excess = _excess(measured, goal)
         found = [
             move
-            for move in _Search(module, measured, goal).moves()
+            for move in _RematerializationSearch(module, measured, goal).moves()
             if (move.position, move.freed) not in refused
         ]
         found.sort(key=lambda move: (move.seconds / move.freed, move.position))
@@ -94,7 +94,7 @@ def fit(module: Module, budget: int, judge: Judge) -> Fitted:
     return Fitted(module, measured, tuple(moves), seconds)
 
 
-def _words(move: Move) -> str:
+def _words(move: Rematerialization) -> str:
     op = move.value.op
     assert op is not None
     kernels = f"{len(move.clones)} kernels" if len(move.clones) > 1 else "its kernel"
@@ -121,7 +121,7 @@ class Life:
     bytes: int
 
 
-class _Search:
+class _RematerializationSearch:
     """The moves that a module allows."""
 
     def __init__(self, module: Module, measured: Measure, budget: int) -> None:
@@ -185,7 +185,7 @@ class _Search:
                     continue
                 yield Life(value, number, tuple(self.users.get(value, ())), size_of(home.bytes))
 
-    def moves(self) -> Iterator[Move]:
+    def moves(self) -> Iterator[Rematerialization]:
         """Of each value the moves that would end one of its idle times."""
         end = len(self.region.ops)
         for life in self.lives.values():
@@ -203,7 +203,7 @@ class _Search:
         between = self.live[first + 1 : last]
         return sum(min(size, live - self.limit) for live in between if live > self.limit)
 
-    def move(self, life: Life, position: int, freed: int) -> Move | None:
+    def move(self, life: Life, position: int, freed: int) -> Rematerialization | None:
         """Computing the value again before `position`; None where something for it is gone."""
         wanted: dict[Op, set[Value]] = {}
         kept: set[Value] = set()
@@ -216,7 +216,9 @@ class _Search:
             return None
         order = sorted(wanted, key=self.position.__getitem__)
         clones = tuple(self.clone(op, wanted[op], position) for op in order)
-        return Move(position, life.value, clones, sum(price(c.op) for c in clones), freed)
+        return Rematerialization(
+            position, life.value, clones, sum(price(c.op) for c in clones), freed
+        )
 
     def clone(self, op: Op, values: set[Value], position: int) -> Clone:
         """The part of a kernel that makes the values."""
@@ -272,7 +274,7 @@ class _Search:
         return users[-1] if users else -1
 
 
-def applied(module: Module, move: Move) -> Module:
+def applied(module: Module, move: Rematerialization) -> Module:
     """The module after a move."""
     region = module.body
     roots = alias_roots(region)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..hlo.graph import Op
 from ..hlo.groups import Groups
-from .machine import Communication, Machine, nearest
+from .machine import CommunicationCost, Machine, nearest
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 BETWEEN = ("exchange", *COLLECTIVES)  # operations that are left in a program of processes
@@ -25,7 +25,7 @@ class Library:
     """What is known of it. rates: of a machine; reassociates: whether sums of rounded numbers may
     have another order."""
 
-    rates: tuple[Communication, ...] = ()
+    rates: tuple[CommunicationCost, ...] = ()
     reassociates: bool = False
 
     def takes(self, op: Op, groups: Groups) -> bool:

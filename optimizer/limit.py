@@ -14,7 +14,7 @@ from .schedule import RunStep, touched
 SMALLER = "make the batch smaller"
 
 
-class Need(NamedTuple):
+class MemoryNeed(NamedTuple):
     """Bytes of a program by what they are for; `beside`: scratch of workers, and what alignment
     costs, as far as that is known."""
 
@@ -36,12 +36,12 @@ class Need(NamedTuple):
         )
 
 
-def need(measured: Measure, beside: int = 0) -> Need:
+def need(measured: Measure, beside: int = 0) -> MemoryNeed:
     """What one call at a time takes; a result in a donated argument's memory is not counted."""
     steps = measured.schedule
     weights = {b: b.bytes for step in steps.steps for b in touched(step) if b.place == "weight"}
     weights.update({b: b.bytes for b in steps.outputs if b.place == "weight"})
-    return Need(
+    return MemoryNeed(
         sum(buffer.bytes for buffer in steps.inputs),
         sum(b.bytes for b in steps.outputs if b.place == "output" and b.replaces is None),
         sum(weights.values()),
@@ -139,7 +139,9 @@ def _kernel(op: Op) -> str:
     return f"{op.name} '{kind}'" if kind else op.name
 
 
-def _remedies(module: Module, fitted: Fitted, have: Need, best: Need, limit: int) -> Iterator[str]:
+def _remedies(
+    module: Module, fitted: Fitted, have: MemoryNeed, best: MemoryNeed, limit: int
+) -> Iterator[str]:
     """The cheapest ways out, with what they cost."""
     yield f"Allow {_bytes(best.total)}, for {1e3 * fitted.seconds:.1f} ms a call"
     if (donate := _donate(module)) != SMALLER:

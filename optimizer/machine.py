@@ -109,7 +109,7 @@ class MathRates:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class BlockExecution:
     """How an executor runs blocks of threads, which share its first level of memory by their own
     loads and stores. registers: of 4 bytes, of one executor. Seconds: `fill` from the start of a
     kernel until a first block computes, `tile` around each tile."""
@@ -119,7 +119,7 @@ class Blocks:
     tile: float
 
 
-class Communication(NamedTuple):
+class CommunicationCost(NamedTuple):
     """What an operation between processes was measured to cost: the seconds that begin it, and
     those of each byte that a process receives.
 
@@ -140,8 +140,8 @@ class Communication(NamedTuple):
 
 
 def nearest(
-    network: tuple[Communication, ...], kind: str, processes: int, engine: str
-) -> Communication | None:
+    network: tuple[CommunicationCost, ...], kind: str, processes: int, engine: str
+) -> CommunicationCost | None:
     """The row of a group of so many processes, or of the nearest number that was measured; None
     where none was."""
     rows = [row for row in network if (row.kind, row.engine) == (kind, engine)]
@@ -162,8 +162,8 @@ class Machine:
     sync: Sync
     math: MathRates
     overlap: float
-    blocks: Blocks | None = None
-    network: tuple[Communication, ...] = ()
+    blocks: BlockExecution | None = None
+    network: tuple[CommunicationCost, ...] = ()
 
     def __post_init__(self) -> None:
         # Machines are parts of cache keys: a deep hash each time would cost more than a lookup.
@@ -183,7 +183,7 @@ class Machine:
             raise UserError(f"machine '{self.name}' has no unit for {element}")
         return max(found, key=lambda unit: unit.flops)
 
-    def communication(self, kind: str, processes: int, engine: str) -> Communication | None:
+    def communication(self, kind: str, processes: int, engine: str) -> CommunicationCost | None:
         """What an operation costs in a group of so many processes, as `nearest` knows it."""
         return nearest(self.network, kind, processes, engine)
 
@@ -256,13 +256,13 @@ def from_json(text: str, where: str = "machine") -> Machine:
             f"reads version {VERSION}: calibrate anew, or use another girih"
         )
     body = {key: value for key, value in body.items() if key not in ("schema", "version")}
-    reader = _Reader(where)
+    reader = _MachineReader(where)
     machine = reader.machine(body)
     _check(machine, where)
     return machine
 
 
-class _Reader:
+class _MachineReader:
     """Takes a parsed document apart; every error says where it stands."""
 
     def __init__(self, where: str) -> None:
@@ -285,17 +285,19 @@ class _Reader:
             self.network(body["network"]) if "network" in body else (),
         )
 
-    def blocks(self, body: Any) -> Blocks:
-        made = self.numbers(body, Blocks, "blocks")
-        return Blocks(**{**made, "registers": self.whole(body["registers"], "blocks.registers")})
+    def blocks(self, body: Any) -> BlockExecution:
+        made = self.numbers(body, BlockExecution, "blocks")
+        return BlockExecution(
+            **{**made, "registers": self.whole(body["registers"], "blocks.registers")}
+        )
 
-    def network(self, body: Any) -> tuple[Communication, ...]:
-        rows: list[Communication] = []
+    def network(self, body: Any) -> tuple[CommunicationCost, ...]:
+        rows: list[CommunicationCost] = []
         for i, row in self.each(body, "network"):
             here = f"network[{i}]"
-            self.keys(row, Communication, here)
+            self.keys(row, CommunicationCost, here)
             rows.append(
-                Communication(
+                CommunicationCost(
                     self.one_of(row["kind"], KINDS, f"{here}.kind"),
                     self.whole(row["processes"], f"{here}.processes"),
                     self.one_of(row["engine"], ENGINES, f"{here}.engine"),

@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     nodes: int
 
 
-class _Part(NamedTuple):
+class _ConnectedSections(NamedTuple):
     """Sections [begin, end) that buffers connect: the height of each, the bytes that each can
     lose, and the buffers that are left, as bits."""
 
@@ -46,7 +46,7 @@ class _Part(NamedTuple):
     left: int
 
 
-class _Choice(NamedTuple):
+class _NicheChoice(NamedTuple):
     """A section in a niche: the buffers that can lie on its ground, as bits, and the height at
     which it goes on if none does, 0 if it has not the bytes for that."""
 
@@ -56,12 +56,12 @@ class _Choice(NamedTuple):
     otherwise: int
 
 
-class _Frame(NamedTuple):
+class _SearchFrame(NamedTuple):
     """One decision on the way from the root: alternatives not tried yet, parts that the current
     one has still to solve, and the state's digest."""
 
-    alternatives: Iterator[list[_Part]]
-    parts: list[_Part]
+    alternatives: Iterator[list[_ConnectedSections]]
+    parts: list[_ConnectedSections]
     state: bytes
 
 
@@ -78,9 +78,9 @@ def search(
         raise ValueError("a buffer has bytes and lives at least one step")
     if not intervals:
         return Outcome((), False, 0)
-    return _Search([(s, i[1], i[2]) for s, i in zip(sizes, intervals, strict=True)], capacity).run(
-        nodes
-    )
+    return _OffsetSearch(
+        [(s, i[1], i[2]) for s, i in zip(sizes, intervals, strict=True)], capacity
+    ).run(nodes)
 
 
 def sections(intervals: Sequence[tuple[int, int, int]]) -> list[int]:
@@ -96,7 +96,7 @@ def sections(intervals: Sequence[tuple[int, int, int]]) -> list[int]:
     ]
 
 
-class _Search:
+class _OffsetSearch:
     def __init__(self, intervals: Sequence[tuple[int, int, int]], capacity: int) -> None:
         self.capacity = capacity
         # Bits in order of size: the lowest one of a set is its smallest buffer.
@@ -179,8 +179,10 @@ class _Search:
         spent = 0
         spare = [self.capacity - total for total in self.total]
         everything = (1 << len(self.order)) - 1
-        parts = self.split(_Part(0, self.sections, [0] * self.sections, spare, everything))
-        stack = [_Frame(iter(()), parts, b"")]
+        parts = self.split(
+            _ConnectedSections(0, self.sections, [0] * self.sections, spare, everything)
+        )
+        stack = [_SearchFrame(iter(()), parts, b"")]
         while stack:
             alternatives, parts, state = stack[-1]
             if not parts:  # this decision holds: so does what it was made for
@@ -196,7 +198,7 @@ class _Search:
                 part, choice = self.settle(part)
             if choice is not None:
                 alternatives = self.alternatives(part, choice)
-                stack.append(_Frame(alternatives, next(alternatives), digest))
+                stack.append(_SearchFrame(alternatives, next(alternatives), digest))
                 continue
             while stack:  # back to a decision that has another alternative
                 alternatives, parts, state = stack[-1]
@@ -210,14 +212,14 @@ class _Search:
                 return False, spent
         return True, spent
 
-    def digest(self, part: _Part) -> bytes:
+    def digest(self, part: _ConnectedSections) -> bytes:
         text = array("q", part.heights).tobytes() + part.left.to_bytes(len(self.order) // 8 + 1)
         return blake2b(text + part.begin.to_bytes(8), digest_size=16).digest()
 
-    def split(self, part: _Part) -> list[_Part]:
+    def split(self, part: _ConnectedSections) -> list[_ConnectedSections]:
         """The parts that no buffer which is left connects."""
         begin, end, heights, spare, left = part
-        found: list[_Part] = []
+        found: list[_ConnectedSections] = []
         here = begin
         while here < end:
             if not self.cover[here] & left:
@@ -228,11 +230,11 @@ class _Search:
                 stop += 1
             inside = left & self.since[here] & self.until[stop]
             low, high = here - begin, stop - begin
-            found.append(_Part(here, stop, heights[low:high], spare[low:high], inside))
+            found.append(_ConnectedSections(here, stop, heights[low:high], spare[low:high], inside))
             here = stop
         return found
 
-    def settle(self, part: _Part) -> tuple[_Part, _Choice | None]:
+    def settle(self, part: _ConnectedSections) -> tuple[_ConnectedSections, _NicheChoice | None]:
         """Raises every section on whose ground nothing can lie, until none is left; then the
         section to decide next. None if one loses more bytes than it can spare."""
         begin, end, heights, spare, left = part
@@ -270,7 +272,7 @@ class _Search:
                         ):
                             fewest, choice = score, (section, height, candidates, above)
         assert choice is not None  # a lowest run is a niche
-        return _Part(begin, end, heights, spare, left), _Choice(*choice)
+        return _ConnectedSections(begin, end, heights, spare, left), _NicheChoice(*choice)
 
     def above(self, others: int, height: int, wall: int) -> int:
         """The lowest height at which a buffer can begin in a section, if none lies on its ground:
@@ -279,7 +281,9 @@ class _Search:
             return wall
         return min(wall, height + self.size[(others & -others).bit_length() - 1])
 
-    def alternatives(self, part: _Part, choice: _Choice) -> Iterator[list[_Part]]:
+    def alternatives(
+        self, part: _ConnectedSections, choice: _NicheChoice
+    ) -> Iterator[list[_ConnectedSections]]:
         """What is left to solve, for each way to decide."""
         candidates: list[int] = []
         rest = choice.candidates
@@ -300,7 +304,7 @@ class _Search:
             spare[choice.section] -= choice.otherwise - choice.height
             yield [part._replace(heights=heights, spare=spare)]
 
-    def put(self, part: _Part, number: int, offset: int) -> list[_Part]:
+    def put(self, part: _ConnectedSections, number: int, offset: int) -> list[_ConnectedSections]:
         """The parts that are left when the buffer lies at `offset`."""
         begin, end, heights, spare, left = part
         self.offsets[number] = offset  # of all attempts the last one stays
@@ -308,7 +312,7 @@ class _Search:
         heights = heights[:]
         heights[low - begin : high - begin] = [offset + self.size[number]] * (high - low)
         left ^= 1 << number
-        rest = _Part(begin, end, heights, spare, left)
+        rest = _ConnectedSections(begin, end, heights, spare, left)
         whole = all(left & self.cover[s] for s in range(low, high)) and all(
             left & self.cross[s] for s in range(max(low, begin + 1), min(high + 1, end))
         )

@@ -24,7 +24,7 @@ VIEWS = frozenset({"broadcast_in_dim", "reshape"})  # operations that no kernel 
 CUTS = 4  # places at which copies may begin, that are tried
 
 
-class Copy(NamedTuple):
+class RepeatedCopy(NamedTuple):
     """One of the equal stretches, without the sources (constants, weights) that it reads.
 
     operands: what it takes from outside; weights: names, in the order in which copies agree on
@@ -49,7 +49,9 @@ class _Taken(NamedTuple):
     views: dict[Op, None]
 
 
-def repeats(region: Region, fits: Callable[[Copy, Copy], bool]) -> list[list[Copy]]:
+def repeats(
+    region: Region, fits: Callable[[RepeatedCopy, RepeatedCopy], bool]
+) -> list[list[RepeatedCopy]]:
     """Lists of copies, each in program order; those of one list are equal to one another.
 
     The first and the last copy of a row are left out: what stands around them may change them.
@@ -64,7 +66,7 @@ def repeats(region: Region, fits: Callable[[Copy, Copy], bool]) -> list[list[Cop
 
 
 class _Finder:
-    def __init__(self, region: Region, fits: Callable[[Copy, Copy], bool]) -> None:
+    def __init__(self, region: Region, fits: Callable[[RepeatedCopy, RepeatedCopy], bool]) -> None:
         self.region, self.fits = region, fits
         self.keys = Keys()
         self.ops: list[Op] = []
@@ -106,7 +108,7 @@ class _Finder:
             tuple([self.keys.region(inner) for inner in op.regions]),
         )
 
-    def next(self) -> list[Copy] | None:
+    def next(self) -> list[RepeatedCopy] | None:
         """The copies that spare most, which are then gone; None where none are left."""
         while (found := self.longest()) is not None:
             period, first, length = found
@@ -147,7 +149,7 @@ class _Finder:
                 last[code] = number
         return sorted(distance for distance, _ in distances.most_common(PERIODS))
 
-    def alike(self, period: int, first: int, length: int) -> list[Copy] | None:
+    def alike(self, period: int, first: int, length: int) -> list[RepeatedCopy] | None:
         """The longest row of copies within a stretch, cut where few bytes cross and it fits."""
         for cut in self.cuts(period, first)[:CUTS]:
             row = self.row(period, first + cut, length - cut)
@@ -160,10 +162,10 @@ class _Finder:
                 return row
         return None
 
-    def row(self, period: int, first: int, length: int) -> list[Copy]:
+    def row(self, period: int, first: int, length: int) -> list[RepeatedCopy]:
         """The longest row of equal copies, one behind the other from `first` on."""
         self.common = set()
-        rows: list[list[Copy]] = [[]]
+        rows: list[list[RepeatedCopy]] = [[]]
         known: Any = None
         for start in range(first, first + length - period + 1, period):
             shape, copy = self.shape(start, period)
@@ -173,7 +175,7 @@ class _Finder:
             rows[-1].append(copy)
         return self.apart(max(rows, key=len)[1:-1])
 
-    def apart(self, row: list[Copy]) -> list[Copy]:
+    def apart(self, row: list[RepeatedCopy]) -> list[RepeatedCopy]:
         """The copies without the operations that compute the same in each."""
         if len(row) < LEAST_COPIES:
             return row
@@ -198,7 +200,7 @@ class _Finder:
                 needed.update(op.operands)
         return [self.without(copy, shared) for copy in row]
 
-    def without(self, copy: Copy, shared: set[int]) -> Copy:
+    def without(self, copy: RepeatedCopy, shared: set[int]) -> RepeatedCopy:
         ops = tuple(op for number, op in enumerate(copy.ops) if number not in shared)
         apart = tuple(copy.ops[number] for number in sorted(shared))
         return self.copy(ops)._replace(shared=apart)
@@ -222,7 +224,7 @@ class _Finder:
         users = (user for user, _ in self.region.uses.get(value, ()))
         return [self.place[user] for user in users if user is not None and user in self.place]
 
-    def shape(self, start: int, period: int) -> tuple[Any, Copy]:
+    def shape(self, start: int, period: int) -> tuple[Any, RepeatedCopy]:
         """What copies have to agree on, and what each has of its own."""
         copy = self.copy(self.ops[start : start + period])
         names: dict[Any, int] = {}  # of values and weights, in an order that copies agree on
@@ -242,7 +244,7 @@ class _Finder:
                 names[value] = len(names)
         return (rows, [names[value] for value in copy.results]), copy
 
-    def copy(self, ops: Sequence[Op]) -> Copy:
+    def copy(self, ops: Sequence[Op]) -> RepeatedCopy:
         """These operations as a copy."""
         inside, local = set(ops), set[Value]()
         taken = _Taken({}, {}, {})
@@ -260,7 +262,7 @@ class _Finder:
                         results.append(value)
                         break
         parts = tuple(ops), tuple(taken.operands), tuple(taken.weights), tuple(results)
-        return Copy(*parts, views=tuple(taken.views))
+        return RepeatedCopy(*parts, views=tuple(taken.views))
 
     def read(self, value: Value, taken: _Taken) -> None:
         """Add what a copy takes from outside to have this value."""

@@ -65,7 +65,7 @@ class Range(NamedTuple):
         )
 
 
-class Choice(NamedTuple):
+class PlanSizes(NamedTuple):
     """What plans are made for: the hints of the one for all sizes, and ranges, the first to be
     tried first."""
 
@@ -80,17 +80,17 @@ def choose(
     machine: Machine,
     lower: Callable[[Hints], Sequence[Judged]],
     most: int,
-) -> Choice:
+) -> PlanSizes:
     """Which plans are worth being made, `most` for ranges. judged: the kernels of the plan for all
     sizes, made for `hints`; lower: the kernels that are made for other ones."""
     tried = [hints, *_tried(assumptions, hints)]
     if not judged or len(tried) == 1:
-        return Choice(hints)
+        return PlanSizes(hints)
     sample = list(_sample(assumptions))
     predict = _Predictor(assumptions, machine, sample)
     first = predict(judged)
     if first.max() < _SHORT * SECONDS_PER_CALL:
-        return Choice(hints)
+        return PlanSizes(hints)
     plans = [first, *(predict(lower(one)) for one in tried[1:])]
     # The one for all sizes is made for large calls: what is best in small ones may need much more
     # memory in these, though no call of them runs it.
@@ -119,7 +119,7 @@ def choose(
             break
         found.insert(0, best[2])
         current = np.where(best[1], plans[best[3]], current)
-    return Choice(tried[general], tuple(found))
+    return PlanSizes(tried[general], tuple(found))
 
 
 class _Predictor:

@@ -50,7 +50,7 @@ Clock = Callable[[Sequence[Ready]], list[float]]  # seconds of a call of each
 
 
 @dataclass(frozen=True)
-class Entry:
+class TuningEntry:
     """What was taken for a kernel. Seconds of a call; `kernel` and `machine` are for people."""
 
     kernel: str
@@ -64,7 +64,7 @@ class Entry:
 class Tuning:
     """Entries by `digest_of`."""
 
-    entries: Mapping[str, Entry] = field(default_factory=dict)
+    entries: Mapping[str, TuningEntry] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The document `tuning.json`."""
@@ -102,10 +102,10 @@ def from_json(data: Any, label: str) -> Tuning:
     return Tuning({str(k): _entry(str(k), value, label) for k, value in kernels.items()})
 
 
-def _entry(digest: str, data: Any, label: str) -> Entry:
+def _entry(digest: str, data: Any, label: str) -> TuningEntry:
     if len(digest) != _DIGEST or set(digest) - set("0123456789abcdef"):
         raise _malformed(label, f"{digest[:40]!r} is no digest")
-    names = set(Entry.__dataclass_fields__)
+    names = set(TuningEntry.__dataclass_fields__)
     if not isinstance(data, dict) or set(data) != names:
         raise _malformed(label, f"kernel {digest} has other fields than {', '.join(sorted(names))}")
     choice = data["choice"]
@@ -118,7 +118,7 @@ def _entry(digest: str, data: Any, label: str) -> Entry:
     for name in ("kernel", "machine"):
         if not isinstance(data[name], str):
             raise _malformed(label, f"{name} of kernel {digest} is no text")
-    return Entry(**data)
+    return TuningEntry(**data)
 
 
 def _is_value(value: Any) -> bool:
@@ -153,7 +153,7 @@ class Tuner:
 
     def __init__(self, known: Tuning | None, measure: int, clock: Clock, machine: str = "") -> None:
         self.known, self.measure, self.clock, self.machine = known, measure, clock, machine
-        self.found: dict[str, Entry] = {}
+        self.found: dict[str, TuningEntry] = {}
         self._left_out: dict[str, str] = {}  # digest -> kernel
         self._end: float | None = None
 
@@ -210,7 +210,7 @@ class Tuner:
 
     def _measured(
         self, kernel: str, variants: Sequence[Variant], ready: Callable[[Choice], Ready]
-    ) -> Entry:
+    ) -> TuningEntry:
         """The fastest variant; among those that are as fast the best predicted."""
         made: dict[bytes, tuple[Ready, Variant]] = {}
         for variant in variants:
@@ -219,7 +219,7 @@ class Tuner:
         seconds = self.clock([one for one, _ in made.values()])
         best = next(n for n, took in enumerate(seconds) if _AS_FAST * took <= min(seconds))
         choice, predicted = [variant for _, variant in made.values()][best]
-        return Entry(kernel, choice, _digits(predicted), _digits(seconds[best]), self.machine)
+        return TuningEntry(kernel, choice, _digits(predicted), _digits(seconds[best]), self.machine)
 
 
 def _digits(seconds: float) -> float:

@@ -25,7 +25,7 @@ UPDATE, SLICE = "dynamic_update_slice", "dynamic_slice"
 
 
 @dataclass(frozen=True)
-class Start:
+class WindowStart:
     """One index of a window's beginning: the scalar operand that holds it, which counts from 0 to
     `last` (values beyond are clamped), and the bytes from one to the next."""
 
@@ -39,7 +39,7 @@ class Window:
     """Where a window begins in its array: so many bytes behind the first, and what `starts` add."""
 
     constant: int
-    starts: tuple[Start, ...]
+    starts: tuple[WindowStart, ...]
 
     @property
     def step(self) -> int:
@@ -160,5 +160,5 @@ def _window(op: Op, first: int, sizes: Sequence[int]) -> Window:
         if known is not None:
             constant += min(max(int(known.splat_value), 0), last) * stride
         elif last:
-            starts.append(Start(start.index, last, stride))
+            starts.append(WindowStart(start.index, last, stride))
     return Window(constant, tuple(starts))

@@ -49,7 +49,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(/[A-Za-z0-9_][A-Za-z0-9_.+-]*)
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArchiveMember:
     """One member: where its data lies in the file."""
 
     name: str
@@ -74,7 +74,7 @@ class Archive:
         else:
             raise UserError(f"a bundle is a path or bytes, not a {type(source).__name__}")
         self._view = memoryview(self._map).toreadonly()[: self.size]
-        self.entries: Mapping[str, Entry] = {e.name: e for e in self._read_directory()}
+        self.entries: Mapping[str, ArchiveMember] = {e.name: e for e in self._read_directory()}
 
     def data(self, name: str) -> memoryview:
         """The bytes of a member, without a copy; KeyError if there is none."""
@@ -104,11 +104,11 @@ class Archive:
             "compile it again or fetch a fresh copy"
         )
 
-    def _read_directory(self) -> list[Entry]:
+    def _read_directory(self) -> list[ArchiveMember]:
         count, start, size, tail = self._read_end()
         if start + size != tail or start > self.size:
             raise self.damaged("its directory does not end where the file says")
-        entries: list[Entry] = []
+        entries: list[ArchiveMember] = []
         position, expected_start = start, 0
         names: set[str] = set()
         for _ in range(count):
@@ -162,7 +162,7 @@ class Archive:
             raise self.damaged("its two end records disagree")
         return count, start, size, position
 
-    def _read_entry(self, position: int, tail: int, header_start: int) -> tuple[Entry, int]:
+    def _read_entry(self, position: int, tail: int, header_start: int) -> tuple[ArchiveMember, int]:
         """The member whose directory entry is at `position`, and where the next entry begins."""
         fields = _CENTRAL.unpack_from(self._view, position)
         (magic, made_by, version, flags, method, time, date, crc, packed, size) = fields[:10]
@@ -208,7 +208,7 @@ class Archive:
             raise self.damaged(f"the zip64 sizes of member {name} are malformed")
         return struct.unpack("<QQQ", sizes)
 
-    def _read_local(self, name: str, position: int, size: int, crc: int) -> Entry:
+    def _read_local(self, name: str, position: int, size: int, crc: int) -> ArchiveMember:
         """The member's place, after its own header was compared with the directory's entry."""
         head_end = position + _LOCAL.size + len(name)
         if head_end > self.size:
@@ -227,7 +227,7 @@ class Archive:
             raise self.damaged(f"the header of member {name} does not fit the directory")
         if start + size > self.size:
             raise self.damaged(f"member {name} lies outside the file")
-        return Entry(name, start, size, crc)
+        return ArchiveMember(name, start, size, crc)
 
     def _name(self, position: int, size: int) -> str:
         raw = bytes(self._view[position : position + size])
@@ -256,7 +256,7 @@ class ArchiveWriter:
         self._path = Path(path)
         self._large = large
         self._temporary = self._path.with_name(f".{self._path.name}.{os.urandom(4).hex()}.tmp")
-        self._entries: list[tuple[Entry, int, bool]] = []
+        self._entries: list[tuple[ArchiveMember, int, bool]] = []
         self._file: BinaryIO
         self.digests: dict[str, tuple[int, str]] = {}
 
@@ -317,7 +317,7 @@ class ArchiveWriter:
         self._file.seek(position)
         self._file.write(_local_header(name, position, size, crc, alignment, large))
         self._file.seek(end)
-        self._entries.append((Entry(name, start, size, crc), position, large))
+        self._entries.append((ArchiveMember(name, start, size, crc), position, large))
         self.digests[name] = (size, digest.hexdigest())
         return digest.hexdigest()
 

@@ -15,7 +15,7 @@ CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _NAME = b"dltensor"
 
 
-class Tensor(NamedTuple):
+class StridedTensor(NamedTuple):
     """Strided memory: `strides` in elements, None where rows follow each other; `device` is
     (DLPack's type, number); `owner` keeps the memory alive."""
 
@@ -27,7 +27,7 @@ class Tensor(NamedTuple):
     owner: Any = None
 
 
-class _Device(ctypes.Structure):
+class _DLDevice(ctypes.Structure):
     _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
 
 
@@ -35,10 +35,10 @@ class _DataType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _Tensor(ctypes.Structure):
+class _DLTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _Device),
+        ("device", _DLDevice),
         ("rank", ctypes.c_int32),
         ("dtype", _DataType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
@@ -49,7 +49,7 @@ class _Tensor(ctypes.Structure):
 
 class _Managed(ctypes.Structure):
     _fields_ = (
-        ("tensor", _Tensor),
+        ("tensor", _DLTensor),
         ("context", ctypes.c_void_p),
         ("deleter", ctypes.c_void_p),
     )
@@ -68,7 +68,7 @@ _TYPES = {
 _CODES = {name: key for key, name in _TYPES.items()}
 
 
-def read_tensor(capsule: Any) -> Tensor:
+def read_tensor(capsule: Any) -> StridedTensor:
     """What a DLPack capsule holds; TypeError for element types that numpy lacks.
 
     The capsule is not consumed: its destructor frees the memory once `owner`, which is the capsule
@@ -76,7 +76,7 @@ def read_tensor(capsule: Any) -> Tensor:
     """
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _Tensor.from_address(get_pointer(capsule, _NAME))
+    tensor = _DLTensor.from_address(get_pointer(capsule, _NAME))
     kind = tensor.dtype
     name = _TYPES.get((kind.code, kind.bits))
     if name is None or kind.lanes != 1:
@@ -85,7 +85,7 @@ def read_tensor(capsule: Any) -> Tensor:
     strides = tuple(tensor.strides[: tensor.rank]) if tensor.strides and tensor.rank else None
     device = tensor.device.device_type, tensor.device.device_id
     address = (tensor.data or 0) + tensor.byte_offset
-    return Tensor(address, shape, strides, numpy_type(name), device, capsule)
+    return StridedTensor(address, shape, strides, numpy_type(name), device, capsule)
 
 
 def host_array(capsule: Any) -> np.ndarray[Any, Any]:
@@ -102,7 +102,7 @@ def host_array(capsule: Any) -> np.ndarray[Any, Any]:
 class _Borrowed:
     """Foreign memory for numpy's array interface; keeps its owner, a DLPack capsule, alive."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: StridedTensor) -> None:
         size = tensor.dtype.itemsize
         strides = tensor.strides
         self.capsule = tensor.owner
@@ -137,7 +137,7 @@ def _delete(address: int) -> None:
     _HANDED_OUT.pop(address, None)
 
 
-def make_capsule(tensor: Tensor, owner: Any) -> Any:
+def make_capsule(tensor: StridedTensor, owner: Any) -> Any:
     """A DLPack capsule of C-contiguous memory; `owner` is kept until its consumer is done.
 
     BufferError for element types that DLPack has no code for.
@@ -151,9 +151,9 @@ def make_capsule(tensor: Tensor, owner: Any) -> Any:
     shape = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
     strides = ctypes.cast(ctypes.addressof(extents) + 8 * rank, ctypes.POINTER(ctypes.c_int64))
     managed = _Managed(
-        _Tensor(
+        _DLTensor(
             tensor.address,
-            _Device(*tensor.device),
+            _DLDevice(*tensor.device),
             rank,
             _DataType(*key, 1),
             shape,

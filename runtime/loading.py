@@ -12,7 +12,7 @@ from ..hlo.errors import UserError
 from ..hlo.extras import is_installed
 from . import devices
 from .bundle import Bundle
-from .devices.choice import Choice, choose, simulated
+from .devices.choice import VariantChoice, choose, simulated
 from .devices.driver import Driver
 from .distributed.launch import fitting, local_rank
 from .parts import copied_parts, decode_modules
@@ -102,7 +102,7 @@ def choose_variant(
     device: int | None = None,
     simulate: bool = False,
     mesh: Mapping[str, int] | None = None,
-) -> Choice:
+) -> VariantChoice:
     """The variant that runs, its GPU if it needs one, and why."""
     variants, label = bundle.variants, bundle.label
     names = fitting(variants, target, mesh, label)
@@ -119,7 +119,7 @@ def choose_variant(
     best = has_gpu_code or target == "cpu" or several and not target
     if not best and device is None and not simulate:
         reason = "it was asked for" if target else fits
-        return Choice(devices.choose_target(variants, target, label), None, reason)
+        return VariantChoice(devices.choose_target(variants, target, label), None, reason)
     if device is not None and target is None:
         target = "nvidia"  # a GPU is asked for: the CPU is no answer
     if simulate:

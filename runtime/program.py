@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..hlo.graph import Module
     from ..hlo.sharding import Mesh
     from ..specs.generated import plan_pb2
-    from .distributed.layout import Layout
+    from .distributed.layout import MeshLayout
 
 Array = np.ndarray[Any, Any]
 Made = Callable[[], "Module"]  # makes a module when it is first asked for
@@ -700,7 +700,7 @@ class Program:
         return own_rank()
 
     @property
-    def layout(self) -> Layout | None:
+    def layout(self) -> MeshLayout | None:
         """How arguments and results lie on the mesh, in the signature's order."""
         return self._layout
 
@@ -1039,7 +1039,7 @@ def _encoder(made: Made) -> Callable[[], bytes]:
     return lambda: encoded(made())
 
 
-def _layout_of(variant: Variant) -> Layout | None:
+def _layout_of(variant: Variant) -> MeshLayout | None:
     """How a variant for several devices lies on them."""
     if variant.layout is None:
         return None

@@ -17,7 +17,7 @@ from .profile import origin_text
 _LISTED = 6  # buffers that an error names
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """A buffer that lives at the peak.
 
     bytes: that it takes in the arena. made: the step that wrote it last before the peak. line,
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     spared: int
 
 
-class Use(NamedTuple):
+class BufferUse(NamedTuple):
     """A step that touches a buffer, and whether it writes it."""
 
     step: int
@@ -70,12 +70,12 @@ class Timeline:
         return self.live.index(max(self.live))
 
     @cached_property
-    def uses(self) -> dict[int, list[Use]]:
+    def uses(self) -> dict[int, list[BufferUse]]:
         """The steps that touch each buffer by its number, in order; lent memory is its owner's."""
-        found: dict[int, list[Use]] = {}
+        found: dict[int, list[BufferUse]] = {}
 
         def touch(argument: plan_pb2.Argument, step: int, writes: bool) -> None:
-            found.setdefault(argument.buffer, []).append(Use(step, writes))
+            found.setdefault(argument.buffer, []).append(BufferUse(step, writes))
 
         for number, step in enumerate(self.plan.steps):
             action = step.WhichOneof("action")
@@ -112,7 +112,7 @@ class Timeline:
         alignment = self.plan.arena_alignment or 1
         return -(-buffer.bytes // alignment) * alignment
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TimelineRow]:
         """What lives at the peak: what is large and lives on for long comes first."""
         found = [
             self.row(number)
@@ -123,7 +123,7 @@ class Timeline:
         ]
         return sorted(found, key=lambda row: (-row.bytes * (1 + row.steps), row.buffer))
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> TimelineRow:
         buffer, uses, peak = self.plan.buffers[number], self.uses.get(number, []), self.peak
         size = self.padded(buffer)
         written = [use.step for use in uses if use.writes and use.step <= peak]
@@ -139,7 +139,7 @@ class Timeline:
             why = f"read by {self.name(read)}, {read - peak} steps later{others}"
         else:
             why = f"read in the next turn of a loop, up to step {buffer.last_step}"
-        return Row(
+        return TimelineRow(
             number, size, self.type(buffer), made, self.line(made), self.kernel(made), read,
             self.name(read), max(read, buffer.last_step) - peak, why, self.seconds(made),
             self.spared(number),
@@ -161,9 +161,9 @@ class Timeline:
         nothing else reads; 0 where other uses, or the next turn of a loop, keep the buffer."""
         buffer, uses = self.plan.buffers[number], self.uses.get(number, [])
         before, later = [use for use in uses if use.step <= self.peak], self.later(number)
-        if len(later) != 1 or not before or Use(later[0], False) not in uses:
+        if len(later) != 1 or not before or BufferUse(later[0], False) not in uses:
             return 0
-        taken = Use(later[0], True) in uses  # the reader's result lies there from then on
+        taken = BufferUse(later[0], True) in uses  # the reader's result lies there from then on
         for begin, end in self.loops:
             stays = buffer.first_step < begin <= later[0] <= end  # from turn to turn
             if stays and (taken or before[-1].step >= begin):

@@ -162,3 +162,15 @@ def test_functions_fit_on_a_screen() -> None:
         and node.end_lineno - node.lineno >= LONGEST
     ]
     assert not long
+
+
+def test_names_of_classes_say_which() -> None:
+    """No more than two classes have one name, with or without an underscore, outside of the
+    simulator, whose instructions have their own."""
+    places: dict[str, list[str]] = {}
+    for module, tree in TREES.items():
+        if not module.startswith("backends.nvidia.simulator"):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name.lstrip("_"), []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 2} == {}

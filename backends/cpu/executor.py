@@ -218,7 +218,7 @@ def _emit_settle(module: llvm.Module) -> None:
 _EXECUTE_PARAMETERS = [("ptr", "context"), ("i64", "worker"), ("i64", "threads"), ("ptr", "pool")]
 
 
-class _Walk:
+class _StepWalk:
     """The function execute(context, worker, threads, pool): one worker's way through the table."""
 
     def __init__(self, module: llvm.Module) -> None:
@@ -365,7 +365,7 @@ class _Walk:
 
 
 def _emit_execute(module: llvm.Module) -> None:
-    _Walk(module).emit()
+    _StepWalk(module).emit()
 
 
 def _emit_trace(

@@ -29,7 +29,7 @@ _TRANSPOSED = 16  # rows and columns of a block of a transposed copy
 Words = tuple[llvm.Value, llvm.Value]  # pointers to a workspace and to its length
 
 
-class Call:
+class LapackCall:
     """One kernel: `tile` is the number of the matrix at work."""
 
     def __init__(self, op: Op, target: Target, name: str) -> None:
@@ -192,7 +192,7 @@ class Call:
 
 
 _SOLVE = "linalg.tridiagonal_solve"
-Body = Callable[[Call], None]
+Body = Callable[[LapackCall], None]
 
 
 def _matrices(op: Op) -> Sequence[Value]:
@@ -205,7 +205,7 @@ def kernel(name: str | Callable[[Op], str], body: Body) -> Callable[[Op, Target]
     """The emitter of an operation that is a call of the routine of that name."""
 
     def emit(op: Op, target: Target) -> KernelCode:
-        call = Call(op, target, name if isinstance(name, str) else name(op))
+        call = LapackCall(op, target, name if isinstance(name, str) else name(op))
         frame = call.frame
         if any(value.tensor.size == 0 for value in _matrices(op)):
             with frame.scopes.branch(call.f.compare("slt", frame.begin, frame.end)):
@@ -226,19 +226,19 @@ def kernel(name: str | Callable[[Op], str], body: Body) -> Callable[[Op, Target]
     return emit
 
 
-def _dims(c: Call) -> tuple[int, int]:
+def _dims(c: LapackCall) -> tuple[int, int]:
     m, n = c.op.operands[0].dims[-2:]
     return m, n
 
 
-def _lu(c: Call) -> None:
+def _lu(c: LapackCall) -> None:
     m, n = _dims(c)
     a = c.columns(0, m, n)
     c.call(c.integer(m), c.integer(n), a, c.integer(m), c.result(1), c.result(2))
     c.rows(0, a, m, n)
 
 
-def _qr(c: Call) -> None:
+def _qr(c: LapackCall) -> None:
     m, n = _dims(c)
     a = c.columns(0, m, n)
     work = c.work(n * BLOCK)
@@ -246,7 +246,7 @@ def _qr(c: Call) -> None:
     c.rows(0, a, m, n)
 
 
-def _qr_pivoted(c: Call) -> None:
+def _qr_pivoted(c: LapackCall) -> None:
     m, n = _dims(c)
     a = c.columns(0, m, n)
     pivots = c.result(1)
@@ -259,7 +259,7 @@ def _qr_pivoted(c: Call) -> None:
     c.rows(0, a, m, n)
 
 
-def _householder_product(c: Call) -> None:
+def _householder_product(c: LapackCall) -> None:
     m, n = _dims(c)
     k = c.op.operands[1].dims[-1]
     a = c.columns(0, m, n)
@@ -270,7 +270,7 @@ def _householder_product(c: Call) -> None:
     c.rows(0, a, m, n)
 
 
-def _householder_multiply(c: Call) -> None:
+def _householder_multiply(c: LapackCall) -> None:
     rows, width = _dims(c)
     k = c.op.operands[1].dims[-1]
     m, n = c.op.operands[2].dims[-2:]
@@ -285,7 +285,7 @@ def _householder_multiply(c: Call) -> None:
     c.rows(0, other, m, n)
 
 
-def _eigh(c: Call) -> None:
+def _eigh(c: LapackCall) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     least = 2 * n + n * n if c.complex else 1 + 6 * n + 2 * n * n
@@ -300,7 +300,7 @@ def _eigh(c: Call) -> None:
     c.rows(0, a, n, n)
 
 
-def _svd(c: Call) -> None:
+def _svd(c: LapackCall) -> None:
     m, n = _dims(c)
     k, longer = minimum(m, n), maximum(m, n)
     full, wanted = c.op.full_matrices, c.op.compute_uv
@@ -328,7 +328,7 @@ def _svd(c: Call) -> None:
         c.cleared(2)
 
 
-def _eig(c: Call) -> None:
+def _eig(c: LapackCall) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     sides = (c.op.left, c.op.right)
@@ -358,7 +358,7 @@ def _eig(c: Call) -> None:
         c.f.store(llvm.constant("i32", -4), c.result(3))
 
 
-def _unpack(c: Call, number: int, packed: llvm.Value, imaginary: llvm.Value, n: int) -> None:
+def _unpack(c: LapackCall, number: int, packed: llvm.Value, imaginary: llvm.Value, n: int) -> None:
     """Complex vectors from real ones: a conjugate pair shares two columns, real and imaginary."""
     f, target = c.f, c.result(number)
     zero = llvm.constant(c.real, 0.0)
@@ -384,7 +384,7 @@ def _unpack(c: Call, number: int, packed: llvm.Value, imaginary: llvm.Value, n: 
             f.store(part, f.pointer(target, f.add(place, 1), c.real))
 
 
-def _schur(c: Call) -> None:
+def _schur(c: LapackCall) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     wanted = c.op.vectors
@@ -412,7 +412,7 @@ def _schur(c: Call) -> None:
         c.f.store(llvm.constant("i32", -4), c.result(3))
 
 
-def _hessenberg(c: Call) -> None:
+def _hessenberg(c: LapackCall) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     work = c.work(n * BLOCK + _REFLECTORS)
@@ -421,7 +421,7 @@ def _hessenberg(c: Call) -> None:
     c.rows(0, a, n, n)
 
 
-def _tridiagonal(c: Call) -> None:
+def _tridiagonal(c: LapackCall) -> None:
     n = _dims(c)[0]
     a = c.columns(0, n, n)
     letter = c.letter("L" if c.op.lower else "U")
@@ -431,7 +431,7 @@ def _tridiagonal(c: Call) -> None:
     c.rows(0, a, n, n)
 
 
-def _tridiagonal_solve(c: Call) -> None:
+def _tridiagonal_solve(c: LapackCall) -> None:
     n, sides = c.op.operands[3].dims[-2:]
     dl, d, du = c.copied(0, 1, n - 1), c.copied(1, 0, n), c.copied(2, 0, n - 1)
     b = c.columns(3, n, sides)

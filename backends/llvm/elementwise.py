@@ -34,8 +34,8 @@ from .index import (
     SAME,
     ZERO,
     Affine,
-    Axis,
     Indexer,
+    LoopAxis,
     Scopes,
     linear,
     number,
@@ -126,7 +126,7 @@ class ElementEmitter:
         found = self._axes.get(key)
         if found is None:
             lanes = CONSECUTIVE if consecutive else SAME
-            found = self._axes[key] = of_axis(Axis(entry, size, lanes, self.scopes.depth))
+            found = self._axes[key] = of_axis(LoopAxis(entry, size, lanes, self.scopes.depth))
         return found
 
     def offset(self, index: Sequence[IndexEntry], dims: Sequence[int], width: int = 1) -> Affine:
@@ -401,7 +401,7 @@ class ElementEmitter:
                 place = self._clamp(register, value.element.kind == "int", high, wide)
             known = self.scopes.known(depth)
             lane_kind = GENERAL if wide else SAME
-            axis = Axis(place, high + 1, lane_kind, min(depth, self.scopes.depth))
+            axis = LoopAxis(place, high + 1, lane_kind, min(depth, self.scopes.depth))
             known[key] = of_axis(axis)
         return known[key]
 

@@ -1,6 +1,6 @@
 """Indices of elements as sums of loop variables, so that accesses show their strides.
 
-An `Affine` is `constant + sum(coefficient * axis)`. An `Axis` is a non-negative integer of the
+An `Affine` is `constant + sum(coefficient * axis)`. An `LoopAxis` is a non-negative integer of the
 generated code: a loop variable, or what is not affine (a quotient, a clamped start index). Where
 code computes `width` elements at once, an axis also says how it differs between the lanes.
 """
@@ -19,7 +19,7 @@ from .. import llvm
 SAME, CONSECUTIVE, GENERAL = 0, 1, 2  # lanes of an axis: equal, value + lane, a vector of values
 
 
-class Axis:
+class LoopAxis:
     """A non-negative integer below `extent`; `value` is that of lane 0, or a vector if GENERAL.
 
     Where a call decides the extent it may be 0: then there is no such integer, and no code runs
@@ -37,7 +37,7 @@ class Axis:
         self.extent = extent if surely_below(0, extent) else maximum(extent, 1)
         self.value, self.lanes = value, lanes
         self.depth, self.multiple = depth, multiple
-        self.serial = next(Axis._serials)
+        self.serial = next(LoopAxis._serials)
 
 
 class Affine:
@@ -47,7 +47,7 @@ class Affine:
 
     def __init__(
         self,
-        terms: tuple[tuple[Axis, int], ...],
+        terms: tuple[tuple[LoopAxis, int], ...],
         constant: int,
         bounds: tuple[int, int] | None = None,
     ) -> None:
@@ -146,7 +146,7 @@ def number(value: int) -> Affine:
     return Affine((), value)
 
 
-def of_axis(axis: Axis) -> Affine:
+def of_axis(axis: LoopAxis) -> Affine:
     return Affine(((axis, 1),), 0)
 
 
@@ -160,7 +160,7 @@ def linear(index: Sequence[Affine], dims: Sequence[int]) -> Affine:
     return total
 
 
-class Scope:
+class LoopScope:
     """One loop body (or the function's): a place for code of outer scopes, and what is computed."""
 
     __slots__ = ("slot", "block", "known")
@@ -179,7 +179,7 @@ class Scopes:
 
     def __init__(self, function: llvm.Function) -> None:
         self.function = function
-        self.stack = [Scope(function.block)]
+        self.stack = [LoopScope(function.block)]
 
     @property
     def depth(self) -> int:
@@ -216,7 +216,7 @@ class Scopes:
 
     @contextmanager
     def body(self) -> Iterator[None]:
-        self.stack.append(Scope(self.function.block))
+        self.stack.append(LoopScope(self.function.block))
         yield
         self.stack.pop()
 
@@ -239,7 +239,7 @@ class Scopes:
             self.function.for_range(begin, end, step, carried, at_least_once=at_least_once) as loop,
             self.body(),
         ):
-            axis = Axis(loop.index, extent, lanes, self.depth, multiple)
+            axis = LoopAxis(loop.index, extent, lanes, self.depth, multiple)
             yield of_axis(axis), loop
 
     @contextmanager
@@ -346,7 +346,7 @@ class Indexer:
         remainder = remainder.within(0, divisor - 1)
         return quotient.within(index.low // divisor, index.high // divisor), remainder
 
-    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[Axis, Affine]:
+    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
         depth = index.depth
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)
@@ -358,7 +358,7 @@ class Indexer:
                     value = self._divided(self.scalar(index), index, divisor)
                 else:
                     value = self.function.udiv(self.vector(index, width), divisor)
-            atom = Axis(value, extent, SAME if same else GENERAL, min(depth, self.scopes.depth))
+            atom = LoopAxis(value, extent, SAME if same else GENERAL, min(depth, self.scopes.depth))
             rest = (index + of_axis(atom) * -divisor).within(0, divisor - 1)
             found = atom, rest
             self.scopes.known(depth)[key] = found

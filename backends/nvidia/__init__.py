@@ -19,10 +19,10 @@ from .machines import label
 from .pipeline.emit import suits
 from .pipeline.functions import FORMULAS
 from .plain import expands
-from .target import DEFAULT, Target, target
+from .target import DEFAULT, NvidiaTarget, target
 
 
-def target_of(name: str, machine: str | None = None) -> Target:
+def target_of(name: str, machine: str | None = None) -> NvidiaTarget:
     """The target of "nvidia", "nvidia:sm_80", "ptx-sim" or "ptx-sim:sm_80"; UserError for others.
     machine: as of `target.target`."""
     family, _, architecture = name.partition(":")

@@ -12,7 +12,7 @@ from typing import Literal
 from ...hlo.graph import Op
 from ...hlo.precision import TF32, may_use_tf32
 from . import layouts
-from .layouts import Layout
+from .layouts import LinearLayout
 from .target import Architecture
 
 Space = Literal["register", "shared", "tensor memory"]
@@ -49,7 +49,7 @@ class MatrixAtom:
             return f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{d}"
         return f"{self.instruction}.{shape}.{d}.{a}.{b}"
 
-    def operands(self) -> tuple[Layout, Layout, Layout]:
+    def operands(self) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
         """Layouts of A (m, k), B (k, n) and the accumulator (m, n) of mma.sync in registers."""
         if self.instruction != "mma.sync.aligned":
             raise ValueError(f"{self.opcode} takes operands from memory")

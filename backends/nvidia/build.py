@@ -26,7 +26,7 @@ from .frame import SHARED
 from .kernels import emit
 from .launch import KernelCode, message
 from .lines import Files, located
-from .target import TRIPLE, Architecture, Target
+from .target import TRIPLE, Architecture, NvidiaTarget
 
 CACHE = KernelCache()
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")  # characters that names in PTX do not have
@@ -40,7 +40,7 @@ _SHARED = re.compile(rf"^\.extern \.shared [^;]* {SHARED}\[\];\n", re.MULTILINE)
 class _Job:
     """One compilation's kernels: those that are known, and those that threads compile."""
 
-    def __init__(self, target: Target, disk: DiskCache | None) -> None:
+    def __init__(self, target: NvidiaTarget, disk: DiskCache | None) -> None:
         self.target, self.disk = target, disk
         self.known: dict[str, CompiledKernel] = {}
         self.under_way: dict[str, tuple[str, KernelFacts]] = {}  # key -> symbol and facts
@@ -93,7 +93,7 @@ class _Job:
 
 
 def build(
-    schedules: Sequence[Scheduled], target: Target, disk: DiskCache | None = None
+    schedules: Sequence[Scheduled], target: NvidiaTarget, disk: DiskCache | None = None
 ) -> tuple[list[Any], bytes]:
     """A plan (plan_pb2.Plan) of each schedule, with its notes, and the PTX module of all kernels,
     as UTF-8; UnsupportedError lists every missing kernel. `disk`: where compiled kernels are looked
@@ -138,7 +138,7 @@ def _name_entries(plans: Sequence[Any], symbols: Sequence[Sequence[str]]) -> dic
     return names
 
 
-def cubins(ptx: bytes, target: Target) -> Mapping[str, bytes]:
+def cubins(ptx: bytes, target: NvidiaTarget) -> Mapping[str, bytes]:
     """The module's machine code by architecture; nothing without ptxas or without kernels."""
     if find_ptxas() is None or b".entry" not in ptx:
         return {}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ...hlo import ptx
 from ...hlo.errors import UnsupportedError, UserError
-from ...hlo.foreign import Argument, Buffer, DeviceCode, Number, read_codes
+from ...hlo.foreign import Argument, BufferAddress, DeviceCode, Number, read_codes
 from ...hlo.foreign import TensorMap as TensorMapRecord
 from ...hlo.graph import Op, symbols_in
 from .launch import Argument as LaunchArgument
-from .launch import Immediate, KernelCode, Launch, Memory, TensorMap
-from .target import Target
+from .launch import Immediate, KernelCode, KernelMemory, KernelTensorMap, Launch
+from .target import NvidiaTarget
 
 
-def lacks(op: Op, target: Target) -> str:
+def lacks(op: Op, target: NvidiaTarget) -> str:
     """Why no code of a foreign_call runs on the target; "" if one does. UserError for PTX that
     cannot be read."""
     codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
@@ -25,7 +25,7 @@ def lacks(op: Op, target: Target) -> str:
     return "; ".join(reasons) or "it has no code for NVIDIA GPUs"
 
 
-def _misfit(code: DeviceCode, target: Target) -> str:
+def _misfit(code: DeviceCode, target: NvidiaTarget) -> str:
     wanted = ptx.declared(code.ptx).target
     name = target.architecture.name
     if not ptx.runs_on(wanted, name):
@@ -35,7 +35,7 @@ def _misfit(code: DeviceCode, target: Target) -> str:
     return f"it needs {most} bytes of shared memory, {name} has {limit}" if most > limit else ""
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The first code that fits; UnsupportedError if there is none, UserError for a wrong one."""
     reason = lacks(op, target)
     if reason:
@@ -72,12 +72,12 @@ def _argument(argument: Argument) -> LaunchArgument:
     if isinstance(argument, Number):
         return Immediate(argument.data)
     if isinstance(argument, TensorMapRecord):
-        return TensorMap(
+        return KernelTensorMap(
             _memory(argument.buffer), argument.element, argument.dims, argument.strides,
             argument.box, argument.swizzle,
         )  # fmt: skip
     return _memory(argument)
 
 
-def _memory(buffer: Buffer) -> Memory:
-    return Memory(buffer.slot, buffer.offset)
+def _memory(buffer: BufferAddress) -> KernelMemory:
+    return KernelMemory(buffer.slot, buffer.offset)

@@ -1,7 +1,7 @@
 """The head of a GPU kernel in LLVM IR, and what every emitter says to the machine.
 
     unit = Unit(target)
-    kernel = unit.kernel("copy", [Parameter("x", Memory(0), readonly=True), Parameter("y", ...)])
+    kernel = unit.kernel("copy", [Parameter("x", KernelMemory(0), readonly=True), ...])
     with kernel.each(size) as at:                    # this thread's element, an index.Affine
         value = emitter.load(kernel.pointers[0], F32, at)
         emitter.store(kernel.pointers[1], value, F32, at)
@@ -26,11 +26,20 @@ from ...hlo.symbols import ceildiv, maximum
 from ...hlo.types import TensorType
 from ...optimizer.tiles.write import Unwritable
 from .. import llvm
-from ..llvm.index import CONSECUTIVE, SAME, Affine, Axis, Scopes, of_axis
+from ..llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, Scopes, of_axis
 from ..llvm.places import KERNEL_MARK
 from ..plain.composite import merged
-from .launch import Argument, Extent, Immediate, KernelCode, Launch, Memory, Size, TensorMap
-from .target import WARP, Target
+from .launch import (
+    Argument,
+    Extent,
+    Immediate,
+    KernelCode,
+    KernelMemory,
+    KernelTensorMap,
+    Launch,
+    Size,
+)
+from .target import WARP, NvidiaTarget
 
 THREADS = 256  # of a block, where nothing asks for another number
 SHARED = "shared"  # the one dynamic array of shared memory
@@ -83,7 +92,7 @@ class Parameter:
     @property
     def text(self) -> str:
         """The LLVM type with attributes."""
-        if isinstance(self.argument, TensorMap):
+        if isinstance(self.argument, KernelTensorMap):
             return 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
         if isinstance(self.argument, Immediate):
             return self.type
@@ -96,7 +105,7 @@ class Parameter:
 class Unit:
     """The LLVM module of one kernel; it may have several entries, launched one after another."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: NvidiaTarget) -> None:
         self.target = target
         self.module = target.module()
         self.entries: list[Entry] = []
@@ -174,7 +183,7 @@ class Entry:
 
     def _value(self, parameter: Parameter) -> llvm.Value:
         name = f"%{parameter.label}"
-        if isinstance(parameter.argument, Memory):
+        if isinstance(parameter.argument, KernelMemory):
             text = f"addrspacecast ptr addrspace(1) {name} to ptr"
             return self.function.emit("ptr", text)
         kind = parameter.type if isinstance(parameter.argument, Immediate) else "ptr"
@@ -202,7 +211,7 @@ class Entry:
     def axis(self, value: llvm.Value, extent: int, multiple: int = 1, lanes: int = SAME) -> Affine:
         """A number of the code, below `extent`, as an index; it belongs to the current scope."""
         wide = self.function.cast("zext", value, "i64")
-        return of_axis(Axis(wide, extent, lanes, self.scopes.depth, multiple))
+        return of_axis(LoopAxis(wide, extent, lanes, self.scopes.depth, multiple))
 
     def position(self) -> llvm.Value:
         """The thread's number in the grid, i64."""
@@ -223,7 +232,7 @@ class Entry:
         kind = CONSECUTIVE if lanes > 1 else SAME
         with self.guarded(place, count):
             at = place if lanes == 1 else f.mul(place, lanes)
-            yield of_axis(Axis(at, size, kind, self.scopes.depth, lanes))
+            yield of_axis(LoopAxis(at, size, kind, self.scopes.depth, lanes))
 
     @contextmanager
     def guarded(self, place: llvm.Value, count: int) -> Iterator[None]:

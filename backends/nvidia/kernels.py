@@ -19,18 +19,18 @@ from .loops import windows
 from .loops.emitters import FUSIONS, OPERATIONS
 from .pipeline import contraction as products
 from .pipeline import emit as pipeline
-from .target import Target
+from .target import NvidiaTarget
 from .tile import contraction, resident
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a fusion or of a single operation; UnsupportedError if there is none."""
     check(op, "nvidia")
     code, note = _emit(op, target), op.attributes.get(NOTE)
     return code if note is None else replace(code, notes=(note, *code.notes))
 
 
-def _emit(op: Op, target: Target) -> KernelCode:
+def _emit(op: Op, target: NvidiaTarget) -> KernelCode:
     if op.name == "foreign_call":
         return foreign.emit(op, target)
     if op.name == "kernel_call":
@@ -51,7 +51,7 @@ def _emit(op: Op, target: Target) -> KernelCode:
 def _fused(
     op: Op,
     region: Region,
-    target: Target,
+    target: NvidiaTarget,
     pairs: frozenset[tuple[int, int]],
     within: Windows = NONE,
 ) -> KernelCode:
@@ -69,7 +69,7 @@ def _fused(
     return _contraction(op, region, target, bool(pairs))
 
 
-def _contraction(op: Op, region: Region, target: Target, shares: bool) -> KernelCode:
+def _contraction(op: Op, region: Region, target: NvidiaTarget, shares: bool) -> KernelCode:
     """Hopper's pipeline takes what it has a unit for where it can, else a block of threads each
     tile."""
     notes: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def _contraction(op: Op, region: Region, target: Target, shares: bool) -> Kernel
     return replace(code, notes=(*code.notes, *notes))
 
 
-def _tiled(op: Op, target: Target) -> KernelCode:
+def _tiled(op: Op, target: NvidiaTarget) -> KernelCode:
     """A tile function: in the pipeline, with tiles in registers, or with tiles in memory."""
     notes: tuple[str, ...] = ()
     shares = bool(shared(op))

@@ -12,7 +12,7 @@ from ...specs.generated import plan_pb2
 
 
 @dataclass(frozen=True)
-class Memory:
+class KernelMemory:
     """Memory of a kernel: operand or result `slot` (operands first, then results), or, where
     `slot` is negative, the kernel's scratch; `offset` in bytes."""
 
@@ -24,13 +24,13 @@ SCRATCH = -1
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class KernelTensorMap:
     """A box of global memory that the copy engine reads or writes, as cuTensorMapEncodeTiled
     takes it: dims fastest first in elements, strides in bytes of dims 1.., box in elements,
     `swizzle` in bytes (0, 32, 64 or 128). Elements outside are read as 0 and not written. `steps`:
     every so many-th element of the box is copied, () for all."""
 
-    memory: Memory
+    memory: KernelMemory
     element: str  # element type's name, "bf16"
     dims: tuple[Dim, ...]
     strides: tuple[Dim, ...]
@@ -53,7 +53,7 @@ class Size:
     size: SymbolicDim
 
 
-Argument = Memory | TensorMap | Immediate | Size
+Argument = KernelMemory | KernelTensorMap | Immediate | Size
 Extent = tuple[Dim, Dim, Dim]
 
 
@@ -103,9 +103,9 @@ class KernelCode:
             for argument in launch.arguments:
                 if isinstance(argument, Size):
                     named.append(argument.size)
-                elif isinstance(argument, TensorMap):
+                elif isinstance(argument, KernelTensorMap):
                     named += [argument.memory.offset, *argument.dims, *argument.strides]
-                elif isinstance(argument, Memory):
+                elif isinstance(argument, KernelMemory):
                     named.append(argument.offset)
             found.update(dict.fromkeys(one for one in named if symbols_of(one)))
         return tuple(found)
@@ -133,7 +133,7 @@ def message(launch: Launch, symbol: str, sizes: tuple[SymbolicDim, ...] = ()) ->
             one.immediate = argument.data
         elif isinstance(argument, Size):
             one.size = sizes.index(argument.size)
-        elif isinstance(argument, TensorMap):
+        elif isinstance(argument, KernelTensorMap):
             one.tensor_map.memory.CopyFrom(_memory(argument.memory, formula))
             one.tensor_map.element_type = argument.element
             one.tensor_map.dims.extend(map(largest, argument.dims))
@@ -150,7 +150,7 @@ def message(launch: Launch, symbol: str, sizes: tuple[SymbolicDim, ...] = ()) ->
     return made
 
 
-def _memory(memory: Memory, formula: Callable[[Any], int]) -> Any:
+def _memory(memory: KernelMemory, formula: Callable[[Any], int]) -> Any:
     scratch = memory.slot < 0
     slot = 0 if scratch else memory.slot
     return plan_pb2.LaunchMemory(

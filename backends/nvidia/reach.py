@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from .. import llvm
 from . import layouts
-from .layouts import LANE_BITS, Term
+from .layouts import LANE_BITS, AddressTerm
 
 
 def sum_of(
     f: llvm.Function,
-    terms: Sequence[Term],
+    terms: Sequence[AddressTerm],
     thread: llvm.Value,
     threads: int,
     **inputs: llvm.Value,
@@ -33,7 +33,7 @@ def sum_of(
     return total
 
 
-def along(value: layouts.Layout, dimension: int) -> tuple[Term, ...]:
+def along(value: layouts.LinearLayout, dimension: int) -> tuple[AddressTerm, ...]:
     """The terms of lane and warp in a layout's coordinate along a dimension."""
     return layouts.terms(
         [

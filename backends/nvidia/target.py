@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ...hlo.errors import UserError
 from ...optimizer.machine import Machine
 from .. import llvm
-from ..llvm.target import Target as AnyTarget
+from ..llvm.target import Target
 from .machines import machine_of
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -62,7 +62,7 @@ DEFAULT = "sm_90a"
 
 
 @dataclass(frozen=True)
-class Target(AnyTarget):
+class NvidiaTarget(Target):
     """Code of one thread for an architecture: one lane, as emitters of plain loops see it.
     machine: which prices of kernels are about."""
 
@@ -87,7 +87,7 @@ class Target(AnyTarget):
         return llvm.Module("nounwind", fused=True, architecture="nvptx64")
 
 
-def target(name: str, machine: str | None = None) -> Target:
+def target(name: str, machine: str | None = None) -> NvidiaTarget:
     """The target of an architecture's name, "sm_90a"; UserError for others. machine: the path of a
     machine's file; the typical one of the architecture by default."""
     found = ARCHITECTURES.get(name)
@@ -95,4 +95,4 @@ def target(name: str, machine: str | None = None) -> Target:
         raise UserError(
             f"target nvidia: unknown architecture '{name}'; known are {', '.join(ARCHITECTURES)}"
         )
-    return Target(found, machine_of(name, machine))
+    return NvidiaTarget(found, machine_of(name, machine))

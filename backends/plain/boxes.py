@@ -25,7 +25,7 @@ _MORE = 2  # times what one box computes, that such boxes may have together
 
 
 @dataclass
-class Box:
+class IndexBox:
     """A part of the roots' index space and the groups of dims that run as one there."""
 
     starts: tuple[int, ...]
@@ -46,7 +46,7 @@ class Box:
         return box_index(parts, self.starts, self.sizes)
 
 
-def boxes(region: Region) -> list[Box]:
+def boxes(region: Region) -> list[IndexBox]:
     """The parts of the index space, in row-major order of their starts."""
     dims = region.results[0].dims
     whole = (0,) * len(dims)
@@ -60,7 +60,7 @@ def boxes(region: Region) -> list[Box]:
         if sum(box.found.work for box in made) <= _MORE * found.work:
             return made
     if all(len(parts) == 1 for parts in few):
-        return [Box(whole, dims, collapse(dims, found), found)]
+        return [IndexBox(whole, dims, collapse(dims, found), found)]
     return _cut(region, few)
 
 
@@ -77,16 +77,16 @@ def _ranges(dims: Sequence[int], found: Findings, most: int) -> list[list[tuple[
     return ranges
 
 
-def _cut(region: Region, ranges: Sequence[Sequence[tuple[int, int]]]) -> list[Box]:
+def _cut(region: Region, ranges: Sequence[Sequence[tuple[int, int]]]) -> list[IndexBox]:
     dims = region.results[0].dims
-    made: list[Box] = []
+    made: list[IndexBox] = []
     for part in itertools.product(*ranges):
         starts = tuple(low for low, _ in part)
         sizes = tuple(high - low for low, high in part)
         inside = probe(region, starts, sizes)
         coefficients = [*inside.coefficients, _strides(dims)]
         merged = collapse(sizes, Findings(coefficients))
-        made.append(Box(starts, sizes, merged, inside))
+        made.append(IndexBox(starts, sizes, merged, inside))
     return made
 
 

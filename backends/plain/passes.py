@@ -19,7 +19,7 @@ MAXIMUM_SCRATCH = 4 << 20
 
 
 @dataclass
-class Pass:
+class RowPass:
     """One run over the elements of a row: reductions of one stage, or roots."""
 
     inner: tuple[int, ...]
@@ -49,24 +49,24 @@ def outer_rank(region: Region) -> int | None:
     return outer if fits else None
 
 
-def plan(region: Region, outer: int, straight: Callable[[int], bool]) -> list[Pass]:
+def plan(region: Region, outer: int, straight: Callable[[int], bool]) -> list[RowPass]:
     """The passes in order, with what each keeps for later ones (none where code is straight)."""
     stages: dict[Value, int] = {}  # how many reductions lie behind a value, one after another
     for op in region.ops:
         own = max((stages.get(value, 0) for value in op.operands), default=0)
         for result in op.results:
             stages[result] = own + (op.name == "reduce")
-    passes: dict[tuple[int, bool, tuple[int, ...]], Pass] = {}
+    passes: dict[tuple[int, bool, tuple[int, ...]], RowPass] = {}
     for op in region.ops:
         if op.name == "reduce":
             inner = op.operands[0].dims[outer:]
             stage = max(stages.get(value, 0) for value in op.operands)
             key = stage, False, inner
-            passes.setdefault(key, Pass(inner)).reductions.append(Reduction(op))
+            passes.setdefault(key, RowPass(inner)).reductions.append(Reduction(op))
     last = len(region.ops)
     for number, root in enumerate(region.results):
         inner = root.dims[outer:]
-        passes.setdefault((last, True, inner), Pass(inner)).roots.append(number)
+        passes.setdefault((last, True, inner), RowPass(inner)).roots.append(number)
     ordered = [passes[key] for key in sorted(passes)]
     looped = [step for step in ordered if not straight(math.prod(step.inner))]
     _choose_saves(region, outer, looped)
@@ -87,7 +87,7 @@ def cone(targets: Sequence[Value], stop: set[Value]) -> dict[Op, None]:
     return found
 
 
-def _choose_saves(region: Region, outer: int, passes: Sequence[Pass]) -> None:
+def _choose_saves(region: Region, outer: int, passes: Sequence[RowPass]) -> None:
     saved: set[Value] = set()
     total = 0
     for number, step in enumerate(passes):

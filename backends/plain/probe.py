@@ -15,10 +15,10 @@ from .. import llvm
 from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
 from ..llvm.elementwise import RULES, ElementEmitter, Inside, Mask
-from ..llvm.index import SAME, Affine, Axis, of_axis
+from ..llvm.index import SAME, Affine, LoopAxis, of_axis
 
 
-class Access(NamedTuple):
+class ProbedAccess(NamedTuple):
     """A load of argument `pointer` at constant + sum of row[d] * root index d (if `plain`)."""
 
     pointer: str
@@ -33,13 +33,13 @@ class Findings:
     operations and loads that it has."""
 
     coefficients: list[tuple[int, ...]] = field(default_factory=list)
-    loads: list[Access] = field(default_factory=list)
+    loads: list[ProbedAccess] = field(default_factory=list)
     cuts: list[set[int]] = field(default_factory=list)
     work: int = 0
 
 
 class _Probe(ElementEmitter):
-    def __init__(self, region: Region, axes: Sequence[Axis]) -> None:
+    def __init__(self, region: Region, axes: Sequence[LoopAxis]) -> None:
         function = llvm.Module().function("probe", [])
         pointers = [llvm.Value("ptr", argument(n)) for n in range(len(region.arguments))]
         super().__init__(function, region, pointers)
@@ -71,7 +71,7 @@ class _Probe(ElementEmitter):
         mask: Mask | None = None,
     ) -> Register:
         plain = all(axis in self.axes for axis, _ in offset.terms) and mask is None
-        access = Access(pointer.name, self.row(offset), offset.constant, plain)
+        access = ProbedAccess(pointer.name, self.row(offset), offset.constant, plain)
         self.found.loads.append(access)
         self.record(offset, self.found.coefficients)
         return dummy(element)
@@ -110,7 +110,7 @@ def dummy(element: object) -> Register:
 
 def probe(region: Region, starts: Sequence[int], sizes: Sequence[int]) -> Findings:
     """What the region's roots read in the box of that start and those sizes."""
-    axes = [Axis(llvm.Value("i64", f"%d{d}"), size, SAME) for d, size in enumerate(sizes)]
+    axes = [LoopAxis(llvm.Value("i64", f"%d{d}"), size, SAME) for d, size in enumerate(sizes)]
     emitter = _Probe(region, axes)
     index = box_index([of_axis(axis) for axis in axes], starts, sizes)
     dims = region.results[0].dims

@@ -114,10 +114,10 @@ def prepare_program(folder: Path, count: int, target: str, name: str) -> None:
 def machine_file(folder: Path, count: int, engine: str, target: str) -> str:
     """The target's machine, on which this engine is always the faster one."""
     from girih.backends.nvidia import target_of
-    from girih.optimizer.machine import Communication, to_json
+    from girih.optimizer.machine import CommunicationCost, to_json
 
     rows = tuple(
-        Communication(kind, count, one, float(one != engine), 0.0)
+        CommunicationCost(kind, count, one, float(one != engine), 0.0)
         for kind in KINDS
         for one in ENGINES
     )
@@ -159,14 +159,14 @@ def measured(folder: Path, names: Sequence[str], sizes: Sequence[int], into: Pat
 def network(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """What collectives were found to cost, as rows of a machine's file."""
     from girih.cli.network import line, received
-    from girih.optimizer.machine import Communication
+    from girih.optimizer.machine import CommunicationCost
 
     found = []
     for kind in KINDS:
         own = [row for row in rows if row.get("kind") == kind]
         for engine in ENGINES if len(own) > 1 else ():
             points = [(received(kind, row["bytes"], count), row["seconds"][engine]) for row in own]
-            found.append(Communication(kind, count, engine, *line(points))._asdict())
+            found.append(CommunicationCost(kind, count, engine, *line(points))._asdict())
     return found
 
 
@@ -228,11 +228,11 @@ def bandwidth(folder: Path, kind: str, size: int, count: int) -> dict[str, Any]:
 
 def on_gpu(driver: Any, array: np.ndarray[Any, Any]) -> Any:
     from girih.runtime.devices.arrays import DeviceArray
-    from girih.runtime.devices.resources import Memory, Stream
+    from girih.runtime.devices.resources import DeviceMemory, Stream
 
     with driver:
         stream = Stream(driver)
-        memory = Memory(stream, array.nbytes)
+        memory = DeviceMemory(stream, array.nbytes)
         driver.upload(memory.address, array, stream.handle)
         driver.synchronize(stream.handle)
         return DeviceArray(memory, array.shape, array.dtype).filled(driver, stream.handle)

@@ -46,7 +46,7 @@ _MAXIMUM_TABLES = 1_000_000
 
 def read_export(data: bytes | memoryview, name: str = "<export>") -> dict[str, Any]:
     """The fields of the file's `Exported` table; shardings and the derivative are left out."""
-    reader = _Reader(memoryview(data).cast("B"), name)
+    reader = _FlatBufferReader(memoryview(data).cast("B"), name)
     try:
         return reader.table(reader.offset(0), "Exported", 0)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
@@ -61,7 +61,7 @@ def refusal(name: str, reason: str) -> UserError:
     )
 
 
-class _Reader:
+class _FlatBufferReader:
     def __init__(self, data: memoryview, name: str):
         self.data = data
         self.name = name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.types import BF16, F16, F32, I1, I32, ElementType, TensorType
-from .values import INDEX, Affine, LanguageError, Memory, Tile, current, is_number
+from .values import INDEX, Affine, LanguageError, Tile, TracedMemory, current, is_number
 
 _RANKS = {"bool": 0, "int": 1, "uint": 1, "float": 2}
 
@@ -61,7 +61,7 @@ def tile_of(value: Any, element: ElementType | None = None, dims: Any = ()) -> T
     """A tile, or a number as a constant tile of those dims."""
     if isinstance(value, Tile):
         return value
-    if isinstance(value, Memory):
+    if isinstance(value, TracedMemory):
         raise LanguageError(
             f"{value} is memory: read a window of it first, as in {value.name}[...]"
         )
@@ -326,4 +326,4 @@ UNARY: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Tile]]] = {
 
 def is_traced(*values: Any) -> bool:
     """Whether one of the values is computed by the kernel."""
-    return any(isinstance(value, (Tile, Memory)) for value in values)
+    return any(isinstance(value, (Tile, TracedMemory)) for value in values)

@@ -14,10 +14,10 @@ def cleaned(region: Region, inputs: int) -> Region:
     first `inputs` arguments, which nothing changes, once."""
     live: set[Op] = set()
     _mark(region, set(), live)
-    return _unique(region, _Known({}, live, frozenset(region.arguments[:inputs])), {})
+    return _unique(region, _KnownOperations({}, live, frozenset(region.arguments[:inputs])), {})
 
 
-class _Known(NamedTuple):
+class _KnownOperations(NamedTuple):
     """What a copy knows: operations by their keys, which are needed, memory that is only read."""
 
     ops: dict[Any, Op]
@@ -40,7 +40,7 @@ def _acts(op: Op) -> bool:
     return op.definition.effects or any(i.definition.effects for r in op.regions for i in r.walk())
 
 
-def _unique(region: Region, around: _Known, mapping: dict[Value, Value]) -> Region:
+def _unique(region: Region, around: _KnownOperations, mapping: dict[Value, Value]) -> Region:
     """A copy in which an operation equal to one before it (or around it) is that one."""
     own = arguments(region.argument_types)
     mapping = {**mapping, **dict(zip(region.arguments, own, strict=True))}

@@ -16,8 +16,8 @@ from ...hlo.graph import Function, Module, Op, Origin
 from ...hlo.verify import Level, verify
 from .cleanup import cleaned
 from .syntax import source_of
-from .trace import Reads, Walker, outer_value
-from .values import Array, LanguageError, Memory, Open, Trace, tracing
+from .trace import Reads, SyntaxWalker, outer_value
+from .values import Array, LanguageError, Open, Trace, TracedMemory, tracing
 from .variants import Local, with_variants
 
 Constants = Mapping[str, Any]
@@ -151,12 +151,12 @@ class Definition:
         types = [array.type for array in (*inputs, *outputs.values())]
         memory = trace.builder.arguments(types)
         environment: dict[str, Any] = {
-            name: Memory(value, name, number >= len(inputs))
+            name: TracedMemory(value, name, number >= len(inputs))
             for number, (name, value) in enumerate(zip(self.arrays, memory, strict=True))
         }
         reads: Reads = {}
         with tracing(trace):
-            Walker(self.function, trace, reads).run({**environment, **bound})
+            SyntaxWalker(self.function, trace, reads).run({**environment, **bound})
         body = cleaned(trace.builder.region([]), len(inputs))
         module = self._module(inputs, outputs, trace.grid, body)
         return Built(module, dict(bound), tuple(reads.values()))

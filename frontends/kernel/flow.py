@@ -17,7 +17,7 @@ from .values import INDEX, LanguageError, Tile, Trace, is_number
 from .windows import scalar_index
 
 if TYPE_CHECKING:
-    from .trace import Walker
+    from .trace import SyntaxWalker
 
 _UNROLLED = "unrolled"
 _LOOP = "a loop over range"
@@ -38,7 +38,7 @@ class Continue(Exception):
     """Goes on with the next round of an unrolled loop."""
 
 
-def loop(walker: Walker, node: ast.For) -> None:
+def loop(walker: SyntaxWalker, node: ast.For) -> None:
     """`for i in range(...)`, or a loop over constants, which is unrolled."""
     if node.orelse:
         walker.fail(node.orelse[0], "else behind a loop is not part of the kernel language")
@@ -61,7 +61,7 @@ def loop(walker: Walker, node: ast.For) -> None:
     _counted(walker, node, node.target.id, lower, upper, step)
 
 
-def _bounds(walker: Walker, node: ast.expr) -> tuple[Any, Any, int] | None:
+def _bounds(walker: SyntaxWalker, node: ast.expr) -> tuple[Any, Any, int] | None:
     """Lower, upper and step of a call of `range`; None for anything else."""
     if not isinstance(node, ast.Call) or walker.expression(node.func) is not range:
         return None
@@ -80,7 +80,7 @@ def _bounds(walker: Walker, node: ast.expr) -> tuple[Any, Any, int] | None:
 
 
 @contextmanager
-def _inside(walker: Walker, node: ast.stmt, barrier: str) -> Iterator[None]:
+def _inside(walker: SyntaxWalker, node: ast.stmt, barrier: str) -> Iterator[None]:
     walker.barriers.append(barrier)
     if isinstance(node, ast.For):
         walker.loops.append(node)
@@ -92,7 +92,7 @@ def _inside(walker: Walker, node: ast.stmt, barrier: str) -> Iterator[None]:
             walker.loops.pop()
 
 
-def _unrolled(walker: Walker, node: ast.For, values: Any) -> None:
+def _unrolled(walker: SyntaxWalker, node: ast.For, values: Any) -> None:
     if isinstance(values, Tile) or not hasattr(values, "__iter__"):
         walker.fail(
             node.iter, f"a loop goes over range, tl.static_range or a tuple, not {values!r}"
@@ -109,7 +109,7 @@ def _unrolled(walker: Walker, node: ast.For, values: Any) -> None:
 
 
 def _counted(
-    walker: Walker, node: ast.For, variable: str, lower: Any, upper: Any, step: int
+    walker: SyntaxWalker, node: ast.For, variable: str, lower: Any, upper: Any, step: int
 ) -> None:
     trace, missing = walker.trace, Missing("")
     facts = syntax.loop_facts(walker.source.tree, node, tuple(walker.loops))
@@ -150,14 +150,14 @@ def _scalar(trace: Trace, bound: Any) -> Value:
     return bound.value if isinstance(bound, Tile) else trace.constant(bound, INDEX)
 
 
-def _start(walker: Walker, node: ast.For, name: str) -> Tile:
+def _start(walker: SyntaxWalker, node: ast.For, name: str) -> Tile:
     value = walker.locals[name]
     if not isinstance(value, Tile) and not is_number(value):
         walker.fail(node, f"'{name}' changes in the loop, so it must be a tile, not {value!r}")
     return arithmetic.tile_of(value)
 
 
-def _carried(walker: Walker, node: ast.For, name: str, start: Tile, before: Any) -> Value:
+def _carried(walker: SyntaxWalker, node: ast.For, name: str, start: Tile, before: Any) -> Value:
     """The value that goes into the next round; it must have the type of the first."""
     value = walker.locals[name]
     if isinstance(value, Missing):
@@ -175,14 +175,14 @@ def _carried(walker: Walker, node: ast.For, name: str, start: Tile, before: Any)
     return value.value
 
 
-def _forget(walker: Walker, node: ast.stmt, assigned: list[str]) -> None:
+def _forget(walker: SyntaxWalker, node: ast.stmt, assigned: list[str]) -> None:
     """Names that the loop sets have no value behind it, but for those that it carries."""
     reason = f"is set only inside the loop of line {node.lineno}; give it a value before the loop"
     for name in assigned:
         walker.locals[name] = Missing(reason)
 
 
-def branch(walker: Walker, node: ast.If) -> None:
+def branch(walker: SyntaxWalker, node: ast.If) -> None:
     """A constant condition chooses a side; a computed scalar becomes an `if`."""
     condition = walker.expression(node.test)
     if not arithmetic.is_traced(condition):
@@ -207,7 +207,7 @@ def branch(walker: Walker, node: ast.If) -> None:
 
 
 def _merge(
-    walker: Walker, node: ast.If, sides: list[tuple[Builder, dict[str, Any]]]
+    walker: SyntaxWalker, node: ast.If, sides: list[tuple[Builder, dict[str, Any]]]
 ) -> tuple[list[str], tuple[Region, ...]]:
     """Names that the sides set to tiles of one type, and the regions that give them."""
     (_, left), (_, right) = sides

@@ -61,7 +61,7 @@ class Launch:
     shared: Rule = 0
     cluster: Rule = 1
 
-    def record(self, known: Known) -> foreign.DeviceLaunch:
+    def record(self, known: RuleScope) -> foreign.DeviceLaunch:
         arguments = known.value(self.arguments, "arguments")
         return foreign.DeviceLaunch(
             self.entry,
@@ -76,7 +76,7 @@ class Launch:
 class Code(Protocol):
     """One way to compute a kernel."""
 
-    def record(self, known: Known) -> foreign.Code:
+    def record(self, known: RuleScope) -> foreign.Code:
         """What the `foreign_call` gets; UserError where it cannot work."""
         ...
 
@@ -87,7 +87,7 @@ class Ptx:
     def __init__(self, text: str, *launches: Launch, scratch: Rule = 0) -> None:
         self.text, self.launches, self.scratch = text, launches, scratch
 
-    def record(self, known: Known) -> foreign.DeviceCode:
+    def record(self, known: RuleScope) -> foreign.DeviceCode:
         launches = tuple(launch.record(known) for launch in self.launches)
         code = foreign.DeviceCode(self.text, launches, known.size(self.scratch, "scratch"))
         ptx.check(code)
@@ -113,7 +113,7 @@ class Cuda:
         self.source, self.launches, self.scratch = source, launches, scratch
         self.architecture, self.options = architecture, options
 
-    def record(self, known: Known) -> foreign.DeviceCode:
+    def record(self, known: RuleScope) -> foreign.DeviceCode:
         options = tuple(known.value(self.options, "options"))
         text = toolchains.cuda_to_ptx(self.source, self.architecture, options)
         return Ptx(text, *self.launches, scratch=self.scratch).record(known)
@@ -138,7 +138,7 @@ class Triton:
         self.text, self.metadata = _triton_parts(kernel, metadata)
         self.grid, self.arguments = grid, arguments
 
-    def record(self, known: Known) -> foreign.DeviceCode:
+    def record(self, known: RuleScope) -> foreign.DeviceCode:
         facts = self.metadata
         name, warps = facts.get("name"), facts.get("num_warps")
         if not isinstance(name, str) or not isinstance(warps, int):
@@ -159,7 +159,7 @@ class Triton:
         scratch = int(facts.get("global_scratch_size") or 0) * int(np.prod(launch.grid))
         # Behind the parameters come global scratch and the profiler's, by Triton's version.
         nothing = foreign.Number("ui64", bytes(8))
-        extra = [foreign.Buffer(-1) if scratch else nothing, nothing][: max(hidden, 0)]
+        extra = [foreign.BufferAddress(-1) if scratch else nothing, nothing][: max(hidden, 0)]
         (x, y, z), (ctas, _, _) = launch.grid, launch.cluster
         complete = replace(launch, grid=(x * ctas, y, z), arguments=(*launch.arguments, *extra))
         code = foreign.DeviceCode(self.text, (complete,), scratch)
@@ -209,7 +209,7 @@ class C:
         self.source, self.entry, self.features = source, entry, tuple(features)
         self.tiles, self.scratch, self.options = tiles, scratch, options
 
-    def record(self, known: Known) -> foreign.HostCode:
+    def record(self, known: RuleScope) -> foreign.HostCode:
         given = known.value(self.options, "options")
         options = (given,) if isinstance(given, str) else tuple(given)
         for option in options:  # a program for another processor would take the code as it is
@@ -230,13 +230,13 @@ class Llvm:
     def __init__(self, text: str, entry: str, *, tiles: Rule = 1, scratch: Rule = 0) -> None:
         self.text, self.entry, self.tiles, self.scratch = text, entry, tiles, scratch
 
-    def record(self, known: Known) -> foreign.HostCode:
+    def record(self, known: RuleScope) -> foreign.HostCode:
         tiles, scratch = known.size(self.tiles, "tiles"), known.size(self.scratch, "scratch")
         return foreign.HostCode(self.entry, self.text, "", (), tiles, scratch)
 
 
 @dataclass(frozen=True)
-class Known:
+class RuleScope:
     """What rules may name, for given shapes: arrays (inputs, then outputs) and constants."""
 
     place: str
@@ -270,7 +270,7 @@ class Known:
         if isinstance(given, str):
             return self.buffer(given)
         if isinstance(given, Scratch):
-            return foreign.Buffer(-1, given.offset)
+            return foreign.BufferAddress(-1, given.offset)
         if isinstance(given, TensorMap):
             return self.tensor_map(given)
         if isinstance(given, np.generic):
@@ -282,12 +282,12 @@ class Known:
             f"TensorMap, not {given!r}"
         )
 
-    def buffer(self, name: str) -> foreign.Buffer:
+    def buffer(self, name: str) -> foreign.BufferAddress:
         if name not in self.arrays:
             raise UserError(
                 f"{self.place}: arguments ask for '{name}'; arrays are {', '.join(self.arrays)}"
             )
-        return foreign.Buffer(list(self.arrays).index(name))
+        return foreign.BufferAddress(list(self.arrays).index(name))
 
     def tensor_map(self, given: TensorMap) -> foreign.TensorMap:
         buffer, array = self.buffer(given.array), self.arrays[given.array]
@@ -339,7 +339,7 @@ class ForeignDefinition(Definition):
         outputs = self.outputs(inputs, bound)
         names = self.arrays[: len(inputs)]
         arrays = {**dict(zip(names, inputs, strict=True)), **outputs}
-        known = Known(self.place, arrays, bound, self._call)
+        known = RuleScope(self.place, arrays, bound, self._call)
         records = []
         for code in self.codes:
             try:

@@ -31,8 +31,8 @@ from .values import (
     Affine,
     Array,
     LanguageError,
-    Memory,
     Tile,
+    TracedMemory,
     current,
     dtype_of,
     is_number,
@@ -88,8 +88,8 @@ def tile_count(axis: int) -> int:
 # Memory.
 
 
-def _memory(value: Any) -> Memory:
-    if not isinstance(value, Memory):
+def _memory(value: Any) -> TracedMemory:
+    if not isinstance(value, TracedMemory):
         raise LanguageError(f"an array of the kernel is needed here, not {value!r}")
     return value
 
@@ -475,7 +475,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 """Methods of tiles."""
 
 
-def attribute_of(value: Tile | Memory, name: str) -> Any:
+def attribute_of(value: Tile | TracedMemory, name: str) -> Any:
     """`x.shape`, `x.dtype`, `x.ndim`, `x.size`, `x.T`, or a method of a tile."""
     if name in ("shape", "dtype", "ndim"):
         return getattr(value, name)

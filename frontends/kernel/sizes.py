@@ -18,7 +18,7 @@ STARTS = (256, 64, 16, 1024)
 MOST_BUILDS = 28
 
 
-class Work(NamedTuple):
+class TileWork(NamedTuple):
     """What all tiles of a kernel do together; bytes are those of windows, flops have padding.
 
     footprint: bytes of all tiles that one run of the body makes. steps: windows that are moved.
@@ -35,7 +35,7 @@ class Work(NamedTuple):
     steps: int
 
 
-def work(op: Op) -> Work:
+def work(op: Op) -> TileWork:
     """The facts that a cost model needs, from the operations and how often each runs."""
     dots = others = 0.0
     loaded = stored = moved = steps = 0
@@ -58,7 +58,7 @@ def work(op: Op) -> Work:
         tiles *= size
     memory = sum(value.tensor.bytes for value in (*op.operands, *op.results))
     footprint = _footprint(op.regions[0])
-    return Work(tiles, dots, others, loaded, stored, moved, memory, footprint, steps)
+    return TileWork(tiles, dots, others, loaded, stored, moved, memory, footprint, steps)
 
 
 def _footprint(region: Region) -> int:

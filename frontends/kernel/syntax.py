@@ -18,7 +18,7 @@ class KernelError(UserError):
 
 
 @dataclass(frozen=True)
-class Source:
+class FunctionSource:
     """A function's syntax tree, and the lines of the file that it stands in."""
 
     name: str
@@ -45,7 +45,7 @@ class Source:
 
 
 @functools.cache
-def source_of(function: FunctionType) -> Source:
+def source_of(function: FunctionType) -> FunctionSource:
     """The source of a Python function or lambda; UserError where Python does not have it."""
     code = function.__code__
     lines = tuple(linecache.getlines(code.co_filename, function.__globals__))
@@ -57,7 +57,7 @@ def source_of(function: FunctionType) -> Source:
             f"kernel '{function.__name__}': its source is not at hand; define it in a file (or in a"
             " notebook)"
         ) from None
-    return Source(function.__name__, code.co_filename, code.co_firstlineno, lines, found)
+    return FunctionSource(function.__name__, code.co_filename, code.co_firstlineno, lines, found)
 
 
 @functools.lru_cache(maxsize=16)

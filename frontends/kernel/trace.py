@@ -19,8 +19,8 @@ from ...hlo.graph import Origin
 from ...hlo.types import I1
 from . import arithmetic, flow, names, windows
 from .flow import Break, Continue, Missing
-from .syntax import KernelError, Source, source_of
-from .values import LanguageError, Memory, Tile, Trace, is_number
+from .syntax import FunctionSource, KernelError, source_of
+from .values import LanguageError, Tile, Trace, TracedMemory, is_number
 
 
 class Method(NamedTuple):
@@ -47,12 +47,12 @@ _LANGUAGE = frozenset(names.FUNCTIONS)
 _MAXIMUM_DEPTH = 32
 
 
-class Walker:
+class SyntaxWalker:
     """One call of one function: `run(arguments)` walks its body."""
 
     def __init__(self, function: FunctionType, trace: Trace, reads: Reads, depth: int = 0) -> None:
         self.function, self.trace, self.reads, self.depth = function, trace, reads, depth
-        self.source: Source = source_of(function)
+        self.source: FunctionSource = source_of(function)
         self.locals: dict[str, Any] = {}
         self.loops: list[ast.stmt] = []  # around the current statement
         self.barriers: list[str] = []  # "unrolled", or what forbids to leave
@@ -130,7 +130,7 @@ class Walker:
 
     def assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
-            if isinstance(value, Memory):
+            if isinstance(value, TracedMemory):
                 self.fail(target, f"{value} is memory, not a value; read a window of it")
             self.locals[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
@@ -146,10 +146,10 @@ class Walker:
         else:
             self.fail(target, f"{_spelled(target)} cannot be assigned")
 
-    def place(self, target: ast.Subscript) -> tuple[Memory, windows.Window]:
+    def place(self, target: ast.Subscript) -> tuple[TracedMemory, windows.KernelWindow]:
         """The memory and window that a subscript stores to."""
         memory = self.expression(target.value)
-        if not isinstance(memory, Memory):
+        if not isinstance(memory, TracedMemory):
             self.fail(target, "only memory is changed in place; make a new tile with tl.where")
         index = self.expression(target.slice)
         with self.blaming(target):
@@ -186,7 +186,7 @@ class Walker:
 
     def do_Assert(self, node: ast.Assert) -> None:
         held = self.expression(node.test)
-        if isinstance(held, (Tile, Memory)):
+        if isinstance(held, (Tile, TracedMemory)):
             self.fail(node.test, "assert checks constants; this is computed by the kernel")
         if not held:
             said = "" if node.msg is None else f": {self.expression(node.msg)}"
@@ -255,7 +255,7 @@ class Walker:
         base, index = self.expression(node.value), self.expression(node.slice)
         self.mark(node)
         with self.blaming(node):
-            if isinstance(base, Memory):
+            if isinstance(base, TracedMemory):
                 return windows.load(base, windows.window_of(base, index))
             if isinstance(base, Tile):
                 return windows.tile_part(base, index)
@@ -265,7 +265,7 @@ class Walker:
         base = self.expression(node.value)
         self.mark(node)
         with self.blaming(node):
-            if isinstance(base, (Tile, Memory)):
+            if isinstance(base, (Tile, TracedMemory)):
                 found = names.attribute_of(base, node.attr)
                 return Method(found) if callable(found) else found
             return getattr(base, node.attr)
@@ -412,7 +412,7 @@ class Walker:
             raise LanguageError(f"'{callee.__name__}' is called too deep; kernels do not recurse")
         bound = inspect.signature(callee).bind(*inputs, **keywords)
         bound.apply_defaults()
-        walker = Walker(callee, self.trace, self.reads, self.depth + 1)
+        walker = SyntaxWalker(callee, self.trace, self.reads, self.depth + 1)
         return walker.run(bound.arguments)
 
 
@@ -426,7 +426,7 @@ def outer_value(where: Any, name: str) -> Any:
 def _holds_tiles(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return any(map(_holds_tiles, value))
-    return isinstance(value, (Tile, Memory))
+    return isinstance(value, (Tile, TracedMemory))
 
 
 def _named(error: Exception) -> str:
@@ -434,7 +434,7 @@ def _named(error: Exception) -> str:
 
 
 def _described(value: Any) -> str:
-    if isinstance(value, (Tile, Memory)) or is_number(value):
+    if isinstance(value, (Tile, TracedMemory)) or is_number(value):
         return repr(value)
     return f"{type(value).__name__}" if len(repr(value)) > 60 else repr(value)
 

@@ -132,7 +132,7 @@ class Tile:
         raise LanguageError(f"a value of type {self} is not known when the kernel is compiled")
 
 
-class Memory:
+class TracedMemory:
     """One array of the kernel: read and written by windows, `a[i : i + 16, 0:64]`."""
 
     __slots__ = ("value", "name", "is_output")

@@ -10,12 +10,12 @@ import numpy as np
 from ...hlo.graph import Value
 from ...hlo.types import I1, I32
 from . import arithmetic
-from .values import INDEX, Affine, LanguageError, Memory, Tile, current, is_number, shape_of
+from .values import INDEX, Affine, LanguageError, Tile, TracedMemory, current, is_number, shape_of
 
 COMBINES = ("", "add", "maximum", "minimum")
 
 
-class Window(NamedTuple):
+class KernelWindow(NamedTuple):
     """Offsets and sizes per dim of the memory; `kept` has the dims that stay in the tile.
 
     rows: the index tile of a gather or scatter along `axis`, else None.
@@ -32,7 +32,7 @@ class Window(NamedTuple):
         return tuple(self.sizes[d] for d in self.kept)
 
 
-def window_of(memory: Memory, index: Any) -> Window:
+def window_of(memory: TracedMemory, index: Any) -> KernelWindow:
     """The window that a subscript names. Its sizes are constants, its offsets may be scalars."""
     entries = list(index) if isinstance(index, tuple) else [index]
     if any(entry is Ellipsis for entry in entries):
@@ -61,7 +61,7 @@ def window_of(memory: Memory, index: Any) -> Window:
             offset, size = _single(entry, dim), 1
         offsets.append(offset)
         sizes.append(size)
-    return Window(tuple(offsets), tuple(sizes), tuple(kept), rows, axis)
+    return KernelWindow(tuple(offsets), tuple(sizes), tuple(kept), rows, axis)
 
 
 def _single(entry: Any, dim: int) -> Any:
@@ -102,7 +102,9 @@ def _slice(entry: slice, dim: int) -> tuple[Any, int]:
     return start, length.constant
 
 
-def explicit(memory: Memory, offsets: Any, sizes: Any, rows: Any = None, axis: int = 0) -> Window:
+def explicit(
+    memory: TracedMemory, offsets: Any, sizes: Any, rows: Any = None, axis: int = 0
+) -> KernelWindow:
     """The window of `tl.load(memory, offsets, sizes)`."""
     found = shape_of(sizes, "the window's sizes")
     starts = tuple(offsets) if isinstance(offsets, (tuple, list)) else (offsets,)
@@ -113,17 +115,17 @@ def explicit(memory: Memory, offsets: Any, sizes: Any, rows: Any = None, axis: i
     starts = tuple(map(scalar_index, starts))
     kept = tuple(range(memory.ndim))
     if rows is None:
-        return Window(starts, found, kept)
+        return KernelWindow(starts, found, kept)
     if not isinstance(rows, Tile) or rows.ndim != 1 or not rows.dtype.is_integer:
         raise LanguageError(f"rows are a tile of integers of one dim, not {rows!r}")
     if not 0 <= axis < memory.ndim:
         raise LanguageError(f"axis {axis} of {memory}, which has {memory.ndim} dims")
     if found[axis] != rows.shape[0]:
         raise LanguageError(f"{rows.shape[0]} rows, but size {found[axis]} along axis {axis}")
-    return Window(starts, found, kept, rows, axis)
+    return KernelWindow(starts, found, kept, rows, axis)
 
 
-def load(memory: Memory, window: Window, fill: Any = 0.0, mask: Any = None) -> Tile:
+def load(memory: TracedMemory, window: KernelWindow, fill: Any = 0.0, mask: Any = None) -> Tile:
     """The tile of a window; elements outside the memory, and where the mask fails, are `fill`."""
     if not is_number(fill):
         raise LanguageError(f"fill is a constant number, not {fill!r}")
@@ -149,7 +151,9 @@ def load(memory: Memory, window: Window, fill: Any = 0.0, mask: Any = None) -> T
     return Tile(trace.op("select", held.value, tile.value, other.value))
 
 
-def store(memory: Memory, window: Window, value: Any, mask: Any = None, combine: str = "") -> None:
+def store(
+    memory: TracedMemory, window: KernelWindow, value: Any, mask: Any = None, combine: str = ""
+) -> None:
     """Write a value into a window; what lies outside the memory is dropped."""
     if not memory.is_output:
         raise LanguageError(f"{memory} is an input; kernels write to their outputs alone")
@@ -189,7 +193,7 @@ def _mask(mask: Any, dims: tuple[int, ...]) -> Tile:
     return arithmetic.spread(tile, dims)
 
 
-def _offset_values(window: Window) -> Sequence[Value]:
+def _offset_values(window: KernelWindow) -> Sequence[Value]:
     trace = current()
     return [
         offset.value if isinstance(offset, Tile) else trace.constant(offset, INDEX)

@@ -22,7 +22,7 @@ from .annotations import OLDER, SHARDY
 from .tree_parts import operation_of
 
 
-class Writer:
+class AnnotationWriter:
     """What the tree of one module says of shardings. `older`: in the text before Shardy."""
 
     def __init__(self, module: Module) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...hlo.errors import UserError
-from ...hlo.sharding import DimSharding, Mesh, Reader, Sharding, parse_mesh
+from ...hlo.sharding import DimSharding, Mesh, Sharding, ShardingReader, parse_mesh
 from .. import tree
 from . import attributes as attribute_tables
 from . import gspmd, sdy
@@ -73,7 +73,7 @@ class Annotations:
 
     def read(self, text: str) -> list[Sharding]:
         """The shardings in `#sdy.sharding<..>` or `#sdy.sharding_per_value<[..]>`."""
-        reader = Reader(text.partition("<")[1] + text.partition("<")[2], self._inline)
+        reader = ShardingReader(text.partition("<")[1] + text.partition("<")[2], self._inline)
         if text.startswith("#sdy.sharding_per_value"):
             reader.expect("<")
             reader.expect("[")

@@ -60,7 +60,7 @@ class _Values:
     __slots__ = ("table", "next")
 
     def __init__(self) -> None:
-        self.table: list[tree.Value] = []
+        self.table: list[tree.TreeValue] = []
         self.next = 0
 
 
@@ -208,7 +208,7 @@ class BytecodeReader(EntryReader):
             for _ in range(cursor.varint() >> 1):
                 cursor.varint()
 
-    def _define(self, values: _Values, kind: tree.Type) -> tree.Value:
+    def _define(self, values: _Values, kind: tree.Type) -> tree.TreeValue:
         if values.next >= len(values.table):
             raise UserError(f"{self.name}: a region defines more values than it announces")
         value = values.table[values.next]
@@ -254,7 +254,7 @@ class BytecodeReader(EntryReader):
         if mask & 64:
             stored.update(self._properties(name, cursor.varint()))
         types = [self.type(cursor.varint()) for _ in range(cursor.count())] if mask & 2 else []
-        operands: list[tree.Value] = []
+        operands: list[tree.TreeValue] = []
         if mask & 4:
             table = values.table
             operands = [table[cursor.varint()] for _ in range(cursor.count())]
@@ -335,7 +335,7 @@ class BytecodeReader(EntryReader):
                     operation.regions.append(tree.Region())
                 continue
             base = len(table)
-            table.extend([tree.Value("none") for _ in range(cursor.count())])
+            table.extend([tree.TreeValue("none") for _ in range(cursor.count())])
             values.next = base
             operation.regions.append(self._block(cursor, values, operation.name))
             if values.next != len(table):

@@ -37,7 +37,7 @@ def argument_type(converter: Converter, owner: tree.Operation, index: int, kind:
 
 
 def on_argument(
-    converter: Converter, owner: tree.Operation, index: int, value: tree.Value, built: list[Op]
+    converter: Converter, owner: tree.Operation, index: int, value: tree.TreeValue, built: list[Op]
 ) -> None:
     """What is said of an argument that is none of the program's, as a constraint."""
     leaf = converter.use(value)

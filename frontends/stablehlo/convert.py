@@ -101,7 +101,7 @@ class Converter:
     notes: list[str] = field(default_factory=list)
     weights: dict[str, Weight] = field(default_factory=dict)
     functions: dict[str, Function | None] = field(default_factory=dict)
-    _values: dict[tree.Value, Leaves] = field(default_factory=dict)
+    _values: dict[tree.TreeValue, Leaves] = field(default_factory=dict)
     _types: dict[tree.Type, Type] = field(default_factory=dict)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
@@ -266,7 +266,7 @@ class Converter:
             )
         return element_of(kind)
 
-    def value_type(self, value: tree.Value, operation: tree.Operation) -> Type:
+    def value_type(self, value: tree.TreeValue, operation: tree.Operation) -> Type:
         """The type of a value; a type that is not supported blocks the import once per type."""
         try:
             if self.symbolic and refine.is_free(value.type):
@@ -280,7 +280,7 @@ class Converter:
 
     # Values: tuples are taken apart, so no hlo op ever sees one
 
-    def use(self, value: tree.Value) -> Leaves:
+    def use(self, value: tree.TreeValue) -> Leaves:
         try:
             return self._values[value]
         except KeyError:
@@ -288,7 +288,7 @@ class Converter:
                 f"{self.document.source}: a value is used before it is defined"
             ) from None
 
-    def leaves(self, value: tree.Value) -> list[Value]:
+    def leaves(self, value: tree.TreeValue) -> list[Value]:
         """The values that stand for one of the tree, tuples taken apart."""
         return list(leaves(self.use(value)))
 
@@ -296,7 +296,7 @@ class Converter:
         """The op's operands, tuples taken apart."""
         return [leaf for value in operation.operands for leaf in self.leaves(value)]
 
-    def bind(self, values: list[tree.Value], results: Iterable[Value]) -> None:
+    def bind(self, values: list[tree.TreeValue], results: Iterable[Value]) -> None:
         """Say which hlo values stand for `values`, regrouping tuples."""
         source = iter(results)
         try:
@@ -307,11 +307,11 @@ class Converter:
                 f"{self.document.source}: an operation has fewer results than it announces"
             ) from None
 
-    def rename(self, value: tree.Value, leaf: Leaves) -> None:
+    def rename(self, value: tree.TreeValue, leaf: Leaves) -> None:
         """`value` is what `leaf` already is."""
         self._values[value] = leaf
 
-    def leaf_types(self, values: list[tree.Value], operation: tree.Operation) -> list[Type]:
+    def leaf_types(self, values: list[tree.TreeValue], operation: tree.Operation) -> list[Type]:
         return [leaf for v in values for leaf in _leaf_types(self.value_type(v, operation))]
 
     # Structure
@@ -347,7 +347,7 @@ class Converter:
         declared = operation.attributes.get("function_type")
         if self.free_shapes or self.blockers or not isinstance(declared, tree.FunctionType):
             return
-        wanted = self.leaf_types([tree.Value(kind) for kind in declared.results], operation)
+        wanted = self.leaf_types([tree.TreeValue(kind) for kind in declared.results], operation)
         found = [value.type for value in region.results]
         if len(wanted) != len(found) or not all(map(compatible, wanted, found)):
             name = operation.attributes.get("sym_name", "")

@@ -169,7 +169,7 @@ def _limits(op: Op) -> Iterator[Relation]:
 # Arguments that are sizes of other arguments, as JAX's exports had them before 2023.
 
 
-def is_size(value: tree.Value) -> bool:
+def is_size(value: tree.TreeValue) -> bool:
     """Whether an argument of this type could be a size."""
     kind = value.type
     return isinstance(kind, tree.Tensor) and not kind.shape and kind.element in ("i32", "i64")

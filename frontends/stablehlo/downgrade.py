@@ -10,7 +10,7 @@ from .. import tree
 from .bytecode import CAST
 from .locations import Locations
 from .normal import Facts, facts_of
-from .versions import FORMS, OLDEST, Need, Version, needs, type_since, version_text
+from .versions import FORMS, OLDEST, Version, VersionNeed, needs, type_since, version_text
 
 _COMPOSITES: Version = (0, 19)
 _TANGENT: Version = (1, 4)
@@ -55,11 +55,13 @@ def expanded(operation: tree.Operation, version: Version) -> list[tree.Operation
 def _between_casts(operation: tree.Operation) -> list[tree.Operation]:
     """An op of another dialect on MLIR's own types: values are cast at every border."""
 
-    def cast(values: Sequence[tree.Value], out: Sequence[tree.Value]) -> list[tree.Operation]:
+    def cast(
+        values: Sequence[tree.TreeValue], out: Sequence[tree.TreeValue]
+    ) -> list[tree.Operation]:
         return [tree.Operation(CAST, [a], [b]) for a, b in zip(values, out, strict=True)]
 
-    def outside(values: Sequence[tree.Value]) -> list[tree.Value]:
-        return [tree.Value(Builtin(value.type)) for value in values]  # type: ignore[arg-type]
+    def outside(values: Sequence[tree.TreeValue]) -> list[tree.TreeValue]:
+        return [tree.TreeValue(Builtin(value.type)) for value in values]  # type: ignore[arg-type]
 
     operands, results = outside(operation.operands), outside(operation.results)
     made = tree.Operation(operation.name, operands, results, operation.attributes)
@@ -75,7 +77,7 @@ def _tangent(operation: tree.Operation) -> list[tree.Operation]:
     """sin(x) / cos(x)"""
     parts = []
     for name in ("sine", "cosine"):
-        value = tree.Value(operation.results[0].type)
+        value = tree.TreeValue(operation.results[0].type)
         made = tree.Operation(f"stablehlo.{name}", operation.operands, [value])
         made.location = operation.location
         parts.append(made)
@@ -92,7 +94,7 @@ class Requirements:
         self._document = document
         self._locations = Locations(document)
         self._facts: dict[tree.Operation, Facts] = {}
-        self._known: dict[tree.Operation, list[Need]] = {}
+        self._known: dict[tree.Operation, list[VersionNeed]] = {}
         self._types: dict[int, Version] = {}
         self._blockers: dict[Blocker, None] = dict.fromkeys(blockers)
 
@@ -153,13 +155,13 @@ class Requirements:
     def _operations(self) -> Iterator[tree.Operation]:
         return tree.walk(self._document.module)
 
-    def _needs(self, operation: tree.Operation) -> list[Need]:
+    def _needs(self, operation: tree.Operation) -> list[VersionNeed]:
         known = self._known.get(operation)
         if known is None:
             known = self._known[operation] = self._find_needs(operation)
         return known
 
-    def _find_needs(self, operation: tree.Operation) -> list[Need]:
+    def _find_needs(self, operation: tree.Operation) -> list[VersionNeed]:
         facts = self.facts(operation)
         found = needs(base_of(operation), facts.given, operation, facts.known)
         kinds = [value.type for value in (*operation.operands, *operation.results)]
@@ -169,7 +171,7 @@ class Requirements:
             if since is None:
                 since = self._types[id(kind)] = type_since(kind)
             if since > OLDEST:
-                found.append(Need(f"the type {tree.spell(kind)}", since))
+                found.append(VersionNeed(f"the type {tree.spell(kind)}", since))
         return found
 
     def _block(self, operation: tree.Operation, reason: str, remedy: str) -> None:

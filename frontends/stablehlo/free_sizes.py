@@ -32,12 +32,12 @@ def needs_twin(op: Op) -> bool:
 class Sizes:
     """The sizes of one function: computed at its start from those of its arguments."""
 
-    def __init__(self, arguments: Sequence[Value], values: Sequence[tree.Value]) -> None:
+    def __init__(self, arguments: Sequence[Value], values: Sequence[tree.TreeValue]) -> None:
         self.operations: list[tree.Operation] = []
         self._arguments = list(zip(arguments, values, strict=True))
-        self._known: dict[Any, tree.Value] = {}
+        self._known: dict[Any, tree.TreeValue] = {}
 
-    def shape(self, dims: Sequence[Any]) -> tree.Value | None:
+    def shape(self, dims: Sequence[Any]) -> tree.TreeValue | None:
         """An i64 vector of the sizes; None where a symbol is not found in an argument's type."""
         key = ("shape", tuple(dims))
         if key not in self._known:
@@ -50,9 +50,9 @@ class Sizes:
             self._known[key] = self._add("concatenate", found, kind, facts)
         return self._known[key]
 
-    def _size(self, dim: Dim) -> tree.Value | None:
+    def _size(self, dim: Dim) -> tree.TreeValue | None:
         """One size, as a vector of one."""
-        total: tree.Value | None = None
+        total: tree.TreeValue | None = None
         for monomial, coefficient in terms_of(dim):
             term = None if coefficient == 1 and monomial else self._constant(coefficient)
             for atom in monomial:
@@ -64,7 +64,7 @@ class Sizes:
             total = term if total is None else self._add("add", [total, term], _ONE)
         return self._constant(0) if total is None else total
 
-    def _atom(self, atom: Atom) -> tree.Value | None:
+    def _atom(self, atom: Atom) -> tree.TreeValue | None:
         if not atom.function:
             return self._symbol(atom.text)
         parts = [part for operand in atom.operands if (part := self._size(operand)) is not None]
@@ -75,14 +75,14 @@ class Sizes:
         name = {"max": "maximum", "min": "minimum"}[atom.function]
         return functools.reduce(lambda x, y: self._add(name, [x, y], _ONE), parts)
 
-    def _floor_divided(self, x: tree.Value, divisor: tree.Value) -> tree.Value:
+    def _floor_divided(self, x: tree.TreeValue, divisor: tree.TreeValue) -> tree.TreeValue:
         """x // divisor; StableHLO's `divide` cuts towards zero, its remainder has x's sign."""
         rest = self._add("remainder", [x, divisor], _ONE)
         rest = self._add("add", [rest, divisor], _ONE)
         rest = self._add("remainder", [rest, divisor], _ONE)
         return self._add("divide", [self._add("subtract", [x, rest], _ONE), divisor], _ONE)
 
-    def _symbol(self, name: str) -> tree.Value | None:
+    def _symbol(self, name: str) -> tree.TreeValue | None:
         """A symbol's value, from an argument's dimension that is `factor * symbol + offset`."""
         key = ("symbol", name)
         if key in self._known:
@@ -97,7 +97,9 @@ class Sizes:
                     return self._known[key]
         return None
 
-    def _solved(self, value: tree.Value, place: int, factor: int, offset: int) -> tree.Value:
+    def _solved(
+        self, value: tree.TreeValue, place: int, factor: int, offset: int
+    ) -> tree.TreeValue:
         """The symbol of a dimension that is factor * symbol + offset."""
         facts = {"dimension": tree.Integer(place, "i64")}
         size = self._add("get_dimension_size", [value], tree.Tensor((), "i32"), facts)
@@ -107,7 +109,7 @@ class Sizes:
             size = self._add("subtract", [size, self._constant(offset)], _ONE)
         return size if factor == 1 else self._add("divide", [size, self._constant(factor)], _ONE)
 
-    def _constant(self, number: int) -> tree.Value:
+    def _constant(self, number: int) -> tree.TreeValue:
         key = ("number", number)
         if key not in self._known:
             facts = {"value": integers([number])}
@@ -115,9 +117,9 @@ class Sizes:
         return self._known[key]
 
     def _add(
-        self, name: str, operands: list[tree.Value], kind: tree.Type, facts: Any = None
-    ) -> tree.Value:
-        result = tree.Value(kind)
+        self, name: str, operands: list[tree.TreeValue], kind: tree.Type, facts: Any = None
+    ) -> tree.TreeValue:
+        result = tree.TreeValue(kind)
         made = tree.Operation(f"stablehlo.{name}", operands, [result], dict(facts or {}))
         self.operations.append(made)
         return result

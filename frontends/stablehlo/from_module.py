@@ -1,4 +1,4 @@
-"""A module becomes an op tree of StableHLO's: `tree_of(module) -> Tree`. Inverse of `convert`.
+"""A module becomes an op tree of StableHLO's: `tree_of(module) -> StablehloTree`; undoes `convert`.
 
 Fusions become their parts, kernels become composites whose decomposition is their reference,
 CHLO's operations stay, or become composites with their decompositions; weights become constants or
@@ -24,7 +24,7 @@ from ...hlo.types import Type
 from .. import tree
 from ..kernel import payload
 from . import library_writes, sdy
-from .annotation_writes import Writer
+from .annotation_writes import AnnotationWriter
 from .exchanges import exchange_region
 from .free_sizes import TWINS, Sizes, needs_twin
 from .normal import elements_of, restored
@@ -57,7 +57,7 @@ _NUMBERED = re.compile(r"constant_\d+")  # a weight that an importer named
 
 
 @dataclass(frozen=True)
-class Tree:
+class StablehloTree:
     """The program's tree. Its `main` takes the module's arguments, then the named `weights` in
     order; `notes` say what was written in other words, `blockers` what StableHLO cannot say: with
     any, the tree is not whole."""
@@ -68,17 +68,17 @@ class Tree:
     blockers: tuple[Blocker, ...]
 
 
-def tree_of(module: Module, weights_as_arguments: bool = False, chlo: bool = True) -> Tree:
+def tree_of(module: Module, weights_as_arguments: bool = False, chlo: bool = True) -> StablehloTree:
     """The module's tree; `chlo` says whether CHLO's operations may stand in it."""
-    return _Lowering(module, weights_as_arguments, chlo).lower()
+    return _ModuleLowering(module, weights_as_arguments, chlo).lower()
 
 
 @dataclass
-class _Lowering:
+class _ModuleLowering:
     module: Module
     weights_as_arguments: bool
     chlo: bool
-    values: dict[Value, tree.Value] = field(default_factory=dict)
+    values: dict[Value, tree.TreeValue] = field(default_factory=dict)
     blockers: dict[Blocker, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     functions: list[tree.Operation] = field(default_factory=list)
@@ -88,13 +88,13 @@ class _Lowering:
         self._constants: dict[str, tree.Elements] = {}
         self._made: dict[Any, str] = {}  # decompositions by what they compute
         self._names = set(self.module.functions) | {"main"}
-        self._weight_values: dict[str, tree.Value] = {}
+        self._weight_values: dict[str, tree.TreeValue] = {}
         self._uses = self._weights_of_functions() if self.weights_as_arguments else {}
-        self.shardings = Writer(self.module)
+        self.shardings = AnnotationWriter(self.module)
         used = (op.attributes.get("channel_id", 0) for op in self.module.walk())
         self._channels = itertools.count(1 + max(used, default=0))
 
-    def lower(self) -> Tree:
+    def lower(self) -> StablehloTree:
         module = self.module
         top: list[tree.Operation] = []
         facts: dict[str, Any] = {"sym_name": module.name} if module.name else {}
@@ -115,7 +115,7 @@ class _Lowering:
             operation_of("builtin.module", facts, [tree.Region([], [*top, main, *self.functions])]),
             module.name or "the program",
         )
-        return Tree(document, weights, tuple(self.notes), tuple(self.blockers))
+        return StablehloTree(document, weights, tuple(self.notes), tuple(self.blockers))
 
     def symbol(self, name: str) -> str:
         """The function's name in the tree, where the entry is always `main`."""
@@ -161,7 +161,7 @@ class _Lowering:
         self._weight_values = {}
         for weight in weights:
             kind = self.type(self.module.weights[weight].type)
-            value = tree.Value(kind, location=tree.NameLocation(weight, None))
+            value = tree.TreeValue(kind, location=tree.NameLocation(weight, None))
             self._weight_values[weight] = value
             region.arguments.append(value)
         self._sizes = Sizes(body.arguments, region.arguments[: len(body.arguments)])
@@ -189,7 +189,7 @@ class _Lowering:
             facts["res_attrs"] = tuple(results)
         return operation_of("func.func", facts, [region])
 
-    def _name_arguments(self, values: Sequence[tree.Value]) -> None:
+    def _name_arguments(self, values: Sequence[tree.TreeValue]) -> None:
         signature = self.module.signature
         if signature is None or len(signature.arguments) != len(values):
             return
@@ -225,8 +225,8 @@ class _Lowering:
         results = [self.values[value] for value in body.results]
         region.operations.append(operation_of(terminator, {}, [], results))
 
-    def define(self, value: Value) -> tree.Value:
-        made = self.values[value] = tree.Value(self.type(value.type))
+    def define(self, value: Value) -> tree.TreeValue:
+        made = self.values[value] = tree.TreeValue(self.type(value.type))
         return made
 
     def type(self, kind: Type) -> tree.Type:
@@ -301,7 +301,7 @@ class _Lowering:
         made.location = location_of(op.origin)
         return made
 
-    def uses(self, values: Sequence[Value]) -> list[tree.Value]:
+    def uses(self, values: Sequence[Value]) -> list[tree.TreeValue]:
         return [self.values[value] for value in values]
 
     def given(self, op: Op) -> dict[str, Any]:
@@ -451,15 +451,15 @@ class _Lowering:
         yield made
 
 
-_SPECIAL: dict[str, Callable[[_Lowering, Op], Iterator[tree.Operation]]] = {
-    "constant": _Lowering.constant,
-    "weight": _Lowering.weight,
-    "fusion": _Lowering.fusion,
-    "foreign_call": _Lowering.kernel,
-    "kernel_call": _Lowering.kernel,
-    "exchange": _Lowering.exchange,
-    "call": _Lowering.call,
-    "composite": _Lowering.composite,
-    "sdy.manual_computation": _Lowering.manual_computation,
-    **dict.fromkeys(sorted(ANNOTATIONS), _Lowering.annotation),
+_SPECIAL: dict[str, Callable[[_ModuleLowering, Op], Iterator[tree.Operation]]] = {
+    "constant": _ModuleLowering.constant,
+    "weight": _ModuleLowering.weight,
+    "fusion": _ModuleLowering.fusion,
+    "foreign_call": _ModuleLowering.kernel,
+    "kernel_call": _ModuleLowering.kernel,
+    "exchange": _ModuleLowering.exchange,
+    "call": _ModuleLowering.call,
+    "composite": _ModuleLowering.composite,
+    "sdy.manual_computation": _ModuleLowering.manual_computation,
+    **dict.fromkeys(sorted(ANNOTATIONS), _ModuleLowering.annotation),
 }

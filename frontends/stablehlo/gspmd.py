@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...hlo.sharding import Axis, DimSharding, Mesh, Reader, Sharding
+from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding, ShardingReader
 from .. import tree
 from . import sdy
 
@@ -52,7 +52,7 @@ class Tiles(NamedTuple):
         return math.prod(self.source)
 
 
-class _Cut(Exception):
+class _AxisCut(Exception):
     """An axis of the mesh has to be cut at this stride."""
 
 
@@ -103,7 +103,7 @@ def common_mesh(all_tiles: Sequence[Tiles]) -> tuple[Mesh, list[Cuts]] | None:
         try:
             named = [_axes(tiles, sorted(strides)) for tiles in all_tiles]
             break
-        except _Cut as cut:
+        except _AxisCut as cut:
             strides.add(cut.args[0])
         except ValueError:
             return None
@@ -117,7 +117,7 @@ def _axis(stride: int) -> Axis:
 
 
 def _axes(tiles: Tiles, strides: Sequence[int]) -> Cuts:
-    """The axes of each part, major to minor; _Cut where an axis is too large for that."""
+    """The axes of each part, major to minor; _AxisCut where an axis is too large for that."""
     if not tiles.parts:
         return ()
     ends = list(itertools.accumulate(reversed(tiles.source), lambda a, b: a * b))[::-1]
@@ -138,7 +138,7 @@ def _axes(tiles: Tiles, strides: Sequence[int]) -> Cuts:
                 taken = part // reached
                 if part % reached or size % taken:
                     raise ValueError("the axes do not fit")
-                raise _Cut(stride * (size // taken))
+                raise _AxisCut(stride * (size // taken))
             axes.append(_axis(stride))
             reached *= size
         found.append(tuple(axes))
@@ -218,7 +218,7 @@ def _named(match: re.Match[str]) -> tuple[Sharding, Mesh]:
         found.append(mesh)
         return sdy.inline_name(mesh)
 
-    reader = Reader(f"<mesh<{axes}{ids}>, {dims}>".replace("'", '"'), inline)
+    reader = ShardingReader(f"<mesh<{axes}{ids}>, {dims}>".replace("'", '"'), inline)
     sharding = reader.sharding()
     reader.end()
     return sharding, found[0]
@@ -348,10 +348,10 @@ def _regroup_region(region: tree.Region) -> None:
 
 
 def _regroup_call(
-    region: tree.Region, call: tree.Operation, made: dict[tree.Value, tree.Operation]
+    region: tree.Region, call: tree.Operation, made: dict[tree.TreeValue, tree.Operation]
 ) -> None:
     """Replace the call and what stands around it; leave it where that is not understood."""
-    inputs: list[tuple[tree.Value, Tiles | None]] = []
+    inputs: list[tuple[tree.TreeValue, Tiles | None]] = []
     gone: list[tree.Operation] = [call]
     for value in call.operands:
         entry = made.get(value)
@@ -361,11 +361,11 @@ def _regroup_call(
         (full,) = entry.operands
         inputs.append((full, _stated(made.get(full))))
         gone.append(entry)
-    outputs: list[tuple[tree.Value, Tiles | None]] = []
+    outputs: list[tuple[tree.TreeValue, Tiles | None]] = []
     for value in call.results:
         chain = list(_chain(region, value))
         if not chain:
-            outputs.append((tree.Value(value.type), read_tiles("{replicated}")))
+            outputs.append((tree.TreeValue(value.type), read_tiles("{replicated}")))
             continue
         gone += chain
         outputs.append((chain[-1].results[0], _stated(chain[-1])))
@@ -382,8 +382,8 @@ def _regroup_call(
         for cut, rank, one in zip(cuts, ranks, known, strict=True)
     ]
     shardings = [sdy.sharding(Sharding(name, tuple(dims)), {name: mesh}) for dims in axes]
-    parameters = [tree.Value(value.type) for value in call.operands]
-    results = [tree.Value(value.type) for value in call.results]
+    parameters = [tree.TreeValue(value.type) for value in call.operands]
+    results = [tree.TreeValue(value.type) for value in call.results]
     inner = tree.Operation(call.name, list(parameters), results, dict(call.attributes))
     inner.location = call.location
     body = tree.Region(parameters, [inner, tree.Operation("sdy.return", list(results))])
@@ -408,7 +408,7 @@ def _stated(operation: tree.Operation | None) -> Tiles | None:
     return read_tiles(str(operation.attributes.get("mhlo.sharding", "")))
 
 
-def _chain(region: tree.Region, value: tree.Value) -> Iterator[tree.Operation]:
+def _chain(region: tree.Region, value: tree.TreeValue) -> Iterator[tree.Operation]:
     """The annotations from a call's result to the custom call that makes it whole."""
     found: list[tree.Operation] = []
     while True:

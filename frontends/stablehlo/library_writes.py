@@ -30,7 +30,7 @@ def is_library_call(op: Op) -> bool:
 
 
 def custom_call(
-    op: Op, operands: Sequence[tree.Value], define: Callable[[Any], tree.Value]
+    op: Op, operands: Sequence[tree.TreeValue], define: Callable[[Any], tree.TreeValue]
 ) -> list[tree.Operation]:
     """The call, and what makes the operation's results of its; `define` names each of those."""
     prefix = lapack.PREFIXES[op.operands[0].element.name]
@@ -39,17 +39,17 @@ def custom_call(
     following: list[tree.Operation] = []
     first = op.operands[0].tensor
     if op.name == "linalg.svd":
-        made.results.append(tree.Value(operands[0].type))
+        made.results.append(tree.TreeValue(operands[0].type))
     elif op.name == "linalg.tridiagonal_solve":
-        made.results += [tree.Value(value.type) for value in operands[:3]]
+        made.results += [tree.TreeValue(value.type) for value in operands[:3]]
     for number, value in enumerate(op.results):
         eigenvalues = number == {"linalg.eig": 0, "linalg.schur": 2}.get(op.name)
         if op.name == "linalg.schur" and number == 3:  # the count of eigenvalues sorted first
-            made.results.append(tree.Value(tree.Tensor(value.tensor.dims, "i32")))
+            made.results.append(tree.TreeValue(tree.Tensor(value.tensor.dims, "i32")))
         result = define(value)
         if eigenvalues and first.element.is_float:
             kind = tree.Tensor(value.tensor.dims, first.element.name)
-            parts = [tree.Value(kind), tree.Value(kind)]
+            parts = [tree.TreeValue(kind), tree.TreeValue(kind)]
             made.results += parts
             following.append(tree.Operation("stablehlo.complex", parts, [result], {}, []))
         else:
@@ -65,7 +65,7 @@ def custom_call(
     return [made, *following]
 
 
-def _layout(value: tree.Value, rank: int) -> tree.Elements:
+def _layout(value: tree.TreeValue, rank: int) -> tree.Elements:
     """Dims from the innermost on: matrices stand column after column."""
     dims = len(value.type.shape) if isinstance(value.type, tree.Tensor) else 0
     order = list(range(dims))[::-1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...hlo.errors import UserError
 from ...hlo.graph import Op
 from ...hlo.ops.manual import cuts_of, is_plain, mesh_record
-from ...hlo.sharding import Mesh, Reader, Sharding, unquoted
+from ...hlo.sharding import Mesh, Sharding, ShardingReader, unquoted
 from .. import tree
 from . import attributes as attribute_tables
 
@@ -54,7 +54,7 @@ def _collective(converter: Converter, operation: tree.Operation, built: list[Op]
 
 def _manual_axes(text: str) -> tuple[str, ...]:
     """The names in `<manual_axes{"x", "y"}>`."""
-    cursor = Reader(text)
+    cursor = ShardingReader(text)
     cursor.expect("<")
     cursor.expect("manual_axes")
     cursor.expect("{")

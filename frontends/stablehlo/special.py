@@ -66,7 +66,7 @@ def _constant_like(converter: Converter, operation: tree.Operation, built: list[
     return True
 
 
-def _element_of(value: tree.Value) -> Any:
+def _element_of(value: tree.TreeValue) -> Any:
     return value.type.element if isinstance(value.type, tree.Tensor) else ""
 
 

@@ -34,12 +34,12 @@ class TextReader(LocationReader):
 
     def __init__(self, text: str, name: str = "<text>"):
         super().__init__(text, name)
-        self._scope: dict[str, tree.Value] = {}
-        self._undo: list[tuple[str, tree.Value | None]] = []
+        self._scope: dict[str, tree.TreeValue] = {}
+        self._undo: list[tuple[str, tree.TreeValue | None]] = []
 
     # Values
 
-    def use(self) -> tree.Value:
+    def use(self) -> tree.TreeValue:
         """A value that was defined before."""
         name = self.read(VALUE, "a value")
         value = self._scope.get(name)
@@ -49,21 +49,21 @@ class TextReader(LocationReader):
             self.fail(f"'{name}' is not defined here", self.position - len(name))
         return value
 
-    def define(self, name: str, value: tree.Value) -> tree.Value:
+    def define(self, name: str, value: tree.TreeValue) -> tree.TreeValue:
         """Make `value` visible as `name` up to the end of the region."""
         self._undo.append((name, self._scope.get(name)))
         self._scope[name] = value
         return value
 
-    def typed_argument(self) -> tree.Value:
+    def typed_argument(self) -> tree.TreeValue:
         """`%name: type loc(...)`, defined."""
         name = self.read(VALUE, "an argument")
         self.expect(":")
-        value = tree.Value(self.type(), name)
+        value = tree.TreeValue(self.type(), name)
         value.location = self.location_handle()
         return self.define(name, value)
 
-    def check_types(self, values: list[tree.Value], types: list[tree.Type], start: int) -> None:
+    def check_types(self, values: list[tree.TreeValue], types: list[tree.Type], start: int) -> None:
         """The written operand types must be the operands' own."""
         if len(values) != len(types):
             self.fail(f"{len(values)} operands but {len(types)} operand types", start)
@@ -109,7 +109,7 @@ class TextReader(LocationReader):
                 self.attribute()
 
     def region(
-        self, arguments: list[tuple[str, tree.Value]] | None = None, isolated: bool = False
+        self, arguments: list[tuple[str, tree.TreeValue]] | None = None, isolated: bool = False
     ) -> tree.Region:
         """`{ ... }` of one block; `arguments` are named by what stands before the region."""
         self.enter()
@@ -220,7 +220,7 @@ class TextReader(LocationReader):
         self.expect(":")
         self.check_types(operation.operands, self.sequence("(", ")", self.type), start)
         self.expect("->")
-        operation.results = [tree.Value(kind) for kind in self.types()]
+        operation.results = [tree.TreeValue(kind) for kind in self.types()]
 
     def _pretty(self) -> tree.Operation:
         start = self.skip()

@@ -92,7 +92,9 @@ def common_form(reader: TextReader, name: str) -> tree.Operation:
         else:
             words.append(token)
     _place_words(reader, base, operation, words)
-    operation.results = [tree.Value(kind) for kind in _result_types(reader, base, operation, start)]
+    operation.results = [
+        tree.TreeValue(kind) for kind in _result_types(reader, base, operation, start)
+    ]
     return operation
 
 
@@ -267,7 +269,7 @@ def _function(reader: TextReader, name: str) -> tree.Operation:
         if reader.accept_word(visibility):
             attributes["sym_visibility"] = visibility
     attributes["sym_name"] = reader.symbol()
-    arguments: list[tuple[str, tree.Value]] = []
+    arguments: list[tuple[str, tree.TreeValue]] = []
     argument_attributes: list[dict[str, Any]] = []
 
     def argument() -> None:
@@ -275,7 +277,7 @@ def _function(reader: TextReader, name: str) -> tree.Operation:
         if reader.at("%"):
             label = reader.read(VALUE, "an argument")
             reader.expect(":")
-        value = tree.Value(reader.type(), label)
+        value = tree.TreeValue(reader.type(), label)
         argument_attributes.append(reader.dictionary() if reader.at("{") else {})
         value.location = reader.location_handle()
         arguments.append((label, value))
@@ -356,7 +358,7 @@ def _constant(reader: TextReader, name: str) -> tree.Operation:
     kind: tree.Type = value.type
     if reader.accept("->"):
         kind = reader.type()
-    operation.results = [tree.Value(kind)]
+    operation.results = [tree.TreeValue(kind)]
     return operation
 
 
@@ -382,9 +384,9 @@ def _while(reader: TextReader, name: str) -> tree.Operation:
         operation.attributes.update(reader.dictionary())
     for word in ("cond", "do"):
         reader.expect_word(word)
-        arguments = [(n, tree.Value(t, n)) for n, t in zip(names, types, strict=True)]
+        arguments = [(n, tree.TreeValue(t, n)) for n, t in zip(names, types, strict=True)]
         operation.regions.append(reader.region(arguments))
-    operation.results = [tree.Value(kind) for kind in types]
+    operation.results = [tree.TreeValue(kind) for kind in types]
     return operation
 
 
@@ -392,8 +394,8 @@ def _reduce(reader: TextReader, name: str) -> tree.Operation:
     """`(%x init: %i), .. applies op across dimensions = [..]`, or with `reducer(..) {..}` last."""
     operation = tree.Operation(name)
     start = reader.position
-    inputs: list[tree.Value] = []
-    initial: list[tree.Value] = []
+    inputs: list[tree.TreeValue] = []
+    initial: list[tree.TreeValue] = []
     while reader.accept("("):
         inputs.append(reader.use())
         reader.expect_word("init")
@@ -416,13 +418,13 @@ def _reduce(reader: TextReader, name: str) -> tree.Operation:
         operation.regions = [_applied_body(reader, applied, inputs, operation.location)]
         return operation
     reader.expect_word("reducer")
-    first: list[tuple[str, tree.Value]] = []
-    second: list[tuple[str, tree.Value]] = []
+    first: list[tuple[str, tree.TreeValue]] = []
+    second: list[tuple[str, tree.TreeValue]] = []
     while reader.accept("("):
         for side in (first, second):
             label = reader.read(VALUE, "an argument")
             reader.expect(":")
-            value = tree.Value(reader.type(), label)
+            value = tree.TreeValue(reader.type(), label)
             value.location = reader.location_handle()
             side.append((label, value))
             reader.accept(",")
@@ -432,13 +434,13 @@ def _reduce(reader: TextReader, name: str) -> tree.Operation:
 
 
 def _applied_body(
-    reader: TextReader, applied: str, inputs: list[tree.Value], location: Any
+    reader: TextReader, applied: str, inputs: list[tree.TreeValue], location: Any
 ) -> tree.Region:
     """The body that `applies stablehlo.add` is short for: scalars of the input's element type."""
     if len(inputs) != 1 or not isinstance(inputs[0].type, tree.Tensor):
         reader.fail("'applies' takes one tensor")
     scalar = tree.Tensor((), inputs[0].type.element)
-    left, right, result = (tree.Value(scalar) for _ in range(3))
+    left, right, result = (tree.TreeValue(scalar) for _ in range(3))
     body = tree.Operation(applied, [left, right], [result])
     end = tree.Operation("stablehlo.return", [result])
     body.location = end.location = location
@@ -527,12 +529,12 @@ def _shardings_into(reader: TextReader, operation: tree.Operation) -> None:
 
 def _computation(reader: TextReader, operation: tree.Operation, start: int) -> tree.Operation:
     """`(%b: tensor<2xf32>) { .. } : (..) -> ..` of an operation whose operands begin at `start`."""
-    arguments: list[tuple[str, tree.Value]] = []
+    arguments: list[tuple[str, tree.TreeValue]] = []
 
     def argument() -> None:
         label = reader.read(VALUE, "an argument")
         reader.expect(":")
-        arguments.append((label, tree.Value(reader.type(), label)))
+        arguments.append((label, tree.TreeValue(reader.type(), label)))
         reader.location_handle()
 
     reader.sequence("(", ")", argument)

@@ -76,7 +76,7 @@ def operation_of(
     name: str,
     attributes: Mapping[str, Any],
     regions: Sequence[tree.Region] = (),
-    operands: Sequence[tree.Value] = (),
+    operands: Sequence[tree.TreeValue] = (),
 ) -> tree.Operation:
     return tree.Operation(name, list(operands), [], dict(attributes), list(regions))
 

@@ -42,7 +42,7 @@ def version_text(version: Version) -> str:
     return f"{version[0]}.{version[1]}.0"
 
 
-class Form(NamedTuple):
+class OperationForm(NamedTuple):
     """One form of an operation, and the versions that have it."""
 
     name: str
@@ -80,16 +80,16 @@ def _pairs(words: str) -> dict[str, Version]:
     return found
 
 
-def _read_forms() -> dict[str, tuple[Form, ...]]:
+def _read_forms() -> dict[str, tuple[OperationForm, ...]]:
     since = _pairs(_SINCE)
-    found: dict[str, list[Form]] = {}
+    found: dict[str, list[OperationForm]] = {}
     for name in sorted(ATTRIBUTES):
         base, _, _ = name.rpartition("_v")
         first = since.get(name, OLDEST)
         forms = found.setdefault(base, [])
         if forms:
             forms[-1] = forms[-1]._replace(last=before(first))
-        forms.append(Form(name, first, NEWEST))
+        forms.append(OperationForm(name, first, NEWEST))
     return {base: tuple(forms) for base, forms in found.items()}
 
 
@@ -99,7 +99,7 @@ def before(version: Version) -> Version:
     return (major, minor - 1) if minor else (major - 1, 20)
 
 
-FORMS: dict[str, tuple[Form, ...]] = _read_forms()
+FORMS: dict[str, tuple[OperationForm, ...]] = _read_forms()
 """Operation without its prefix ("gather") -> its forms, oldest first."""
 
 _TYPES = _pairs(_TYPES_SINCE)
@@ -120,7 +120,7 @@ _REDUCTIONS = (
 )
 
 
-def form_at(base: str, version: Version) -> Form | None:
+def form_at(base: str, version: Version) -> OperationForm | None:
     """The form that the version has; None where it has none."""
     for form in FORMS.get(base, ()):
         if form.first <= version <= form.last:
@@ -159,7 +159,7 @@ def type_since(kind: tree.Type) -> Version:
     return OLDEST
 
 
-class Need(NamedTuple):
+class VersionNeed(NamedTuple):
     """What of an operation is not in every version, and the first version that has it."""
 
     what: str
@@ -172,35 +172,35 @@ def _element(kind: tree.Type) -> tree.Type:
 
 def needs(
     base: str, given: Iterable[str], operation: tree.Operation, facts: dict[str, Any]
-) -> list[Need]:
+) -> list[VersionNeed]:
     """What the operation needs beyond the oldest version.
 
     given: its attributes that differ from their defaults; facts: all its attributes.
     """
-    found: list[Need] = []
+    found: list[VersionNeed] = []
     forms = FORMS[base]
     if forms[0].first > OLDEST:
-        found.append(Need("the operation", forms[0].first))
+        found.append(VersionNeed("the operation", forms[0].first))
     last = forms[-1]
     for key in given:
         since = next((form.first for form in forms if key in form.attributes), None)
         if since is not None and since > forms[0].first and key in last.attributes:
-            found.append(Need(f"'{key}'", since))
+            found.append(VersionNeed(f"'{key}'", since))
     single = base in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast")
     if single and len(operation.results) != 1:
-        found.append(Need("several operands", last.first))
+        found.append(VersionNeed("several operands", last.first))
     if base == "composite" and operation.regions:
-        found.append(Need("regions", last.first))
+        found.append(VersionNeed("regions", last.first))
     if base == "custom_call":
         if facts.get("api_version") == 4:
-            found.append(Need("the typed calling convention", _TYPED_CALLS))
+            found.append(VersionNeed("the typed calling convention", _TYPED_CALLS))
         if any(isinstance(value.type, tree.Future) for value in operation.operands):
-            found.append(Need("futures as operands", _FUTURE_CALLS))
+            found.append(VersionNeed("futures as operands", _FUTURE_CALLS))
     if base in _REDUCTIONS and operation.operands:
         elements = [_element(value.type) for value in operation.operands[: len(operation.results)]]
         if any(e != _element(r.type) for e, r in zip(elements, operation.results, strict=False)):
-            found.append(Need("a result of another element type", _MIXED_REDUCTIONS))
+            found.append(VersionNeed("a result of another element type", _MIXED_REDUCTIONS))
     groups = facts.get("replica_groups")
     if isinstance(groups, tree.Structured):
-        found.append(Need("replica groups by mesh axes", MESHES))
+        found.append(VersionNeed("replica groups by mesh axes", MESHES))
     return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...hlo.graph import Module
 from .downgrade import Requirements
-from .from_module import Tree, tree_of
+from .from_module import StablehloTree, tree_of
 from .versions import NEWEST, STABLE, Version
 from .write_bytecode import artifact
 from .write_text import document_text
@@ -61,5 +61,5 @@ def write_artifact(
     return Artifact(data, chosen, made.weights, _notes(module, made))
 
 
-def _notes(module: Module, made: Tree) -> tuple[str, ...]:
+def _notes(module: Module, made: StablehloTree) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*module.notes, *made.notes]))

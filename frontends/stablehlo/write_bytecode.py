@@ -40,20 +40,20 @@ def artifact(
     """The program's bytes; ExportBlockers lists everything that the version cannot say."""
     requirements = requirements or Requirements(document)
     requirements.check(version)
-    return b"".join(_Writer(document, version, requirements).chunks())
+    return b"".join(_BytecodeWriter(document, version, requirements).chunks())
 
 
-class _Scope:
+class _ValueNumbers:
     """Numbers of the values that an isolated region and what it holds define."""
 
     __slots__ = ("numbers", "size")
 
     def __init__(self) -> None:
-        self.numbers: dict[tree.Value, int] = {}
+        self.numbers: dict[tree.TreeValue, int] = {}
         self.size = 0  # of all open regions: a nested region numbers on from here
 
 
-class _Writer:
+class _BytecodeWriter:
     def __init__(
         self, document: tree.Document, version: Version, requirements: Requirements
     ) -> None:
@@ -66,7 +66,7 @@ class _Writer:
     def chunks(self) -> list[Chunk]:
         """The whole file in pieces."""
         body: list[Part] = [varint(1 << 1)]
-        self._operation(self.document.module, body, _Scope(), "", [0])
+        self._operation(self.document.module, body, _ValueNumbers(), "", [0])
         entries = self.entries.entries
         names: dict[str, list[int]] = {}
         for number, (dialect, _) in enumerate(self._op_names.items):
@@ -131,7 +131,7 @@ class _Writer:
         self,
         operation: tree.Operation,
         out: list[Part],
-        scope: _Scope,
+        scope: _ValueNumbers,
         parent: str,
         next_: list[int],
     ) -> None:
@@ -162,7 +162,7 @@ class _Writer:
             self._regions(operation, name, out, scope)
 
     def _regions(
-        self, operation: tree.Operation, name: str, out: list[Part], scope: _Scope
+        self, operation: tree.Operation, name: str, out: list[Part], scope: _ValueNumbers
     ) -> None:
         isolated = name in _ISOLATED
         # A function without a body has a region without a block.
@@ -170,7 +170,7 @@ class _Writer:
         out.append(varint(len(regions) << 1 | isolated))
         body = out
         if isolated:
-            scope, body = _Scope(), []
+            scope, body = _ValueNumbers(), []
         for region in regions:
             if region is None:
                 body.append(varint(0))
@@ -181,7 +181,9 @@ class _Writer:
         elif isolated:
             out += body
 
-    def _region(self, region: tree.Region, out: list[Part], scope: _Scope, parent: str) -> None:
+    def _region(
+        self, region: tree.Region, out: list[Part], scope: _ValueNumbers, parent: str
+    ) -> None:
         operations = [
             part for operation in region.operations for part in expanded(operation, self.version)
         ]

@@ -79,7 +79,7 @@ _FLOATS = {"f16": ("<e", "<H"), "f32": ("<f", "<I"), "f64": ("<d", "<Q")}
 
 def document_text(document: tree.Document) -> str:
     """The whole program as text."""
-    return _Writer(document).module()
+    return _TextWriter(document).module()
 
 
 def quoted(text: str) -> str:
@@ -103,12 +103,12 @@ def symbol(name: str) -> str:
     )
 
 
-class _Writer:
+class _TextWriter:
     """Text of one document; values and places are numbered as they are met."""
 
     def __init__(self, document: tree.Document) -> None:
         self.document = document
-        self.names: dict[tree.Value, str] = {}
+        self.names: dict[tree.TreeValue, str] = {}
         self.places = Places(document)
 
     def module(self) -> str:
@@ -160,7 +160,7 @@ class _Writer:
             ]
         )
 
-    def define(self, value: tree.Value) -> str:
+    def define(self, value: tree.TreeValue) -> str:
         name = self.names[value] = f"%{len(self.names)}"
         return name
 

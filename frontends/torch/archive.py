@@ -28,7 +28,7 @@ from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, substituted, symbols_of
 from ...hlo.types import ElementType, TensorType, element_type
 from .origins import origin
-from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
+from .program import Graph, Input, Node, Output, Ref, TorchProgram, reads_memory
 from .sizes import (
     Unreadable,
     Values,
@@ -58,7 +58,7 @@ def read_archive(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview,
     inputs: Sequence[Any] = (),
     keywords: Mapping[str, Any] | None = None,
-) -> Program:
+) -> TorchProgram:
     """The program of an archive, by path or from its bytes; UserError if it is not one.
 
     Example inputs fix the sizes that the export leaves symbolic.
@@ -131,7 +131,7 @@ class _Archive:
             raise ValueError(f"its member '{member}' is cut off")
         return self.raw[start : start + info.file_size]
 
-    def program(self, fixed: Mapping[str, int]) -> Program:
+    def program(self, fixed: Mapping[str, int]) -> TorchProgram:
         """`fixed`: numbers of symbols, by name."""
         names = [
             member[len(self.root) + 7 : -5] for member in self.zip.namelist()
@@ -161,7 +161,7 @@ class _Archive:
         graph = _graph(graph_module["graph"], values)
         symbols, constraints = _limits(said.get("range_constraints", {}), values)
         places = _places(paths, arguments, graph)
-        return Program(
+        return TorchProgram(
             graph=graph,
             inputs=inputs,
             outputs=tuple(_output(spec) for spec in signature["output_specs"]),

@@ -26,7 +26,7 @@ from ...hlo.sizes import Relation, SizeConstraint
 from ...hlo.symbols import Dim, SymbolicDim, maximum, minimum
 from ...hlo.types import F32, I1, I64, UI8, UI64, ElementType, TensorType, real_type, unsharded
 from .data_sizes import DataSizes
-from .draws import Stream, keyed
+from .draws import KeyStream, keyed
 from .program import Graph, Node, Ref
 from .promotion import result_element
 
@@ -77,7 +77,7 @@ class Context:
         self.meshes: dict[str, Mesh] = {}
         self.facts = Assumptions()
         self.required: list[SizeConstraint] = []
-        self.stream = Stream()
+        self.stream = KeyStream()
 
     def inline(self, graph: Graph, values: Sequence[Any]) -> list[Any]:
         """The outputs of a nested graph, which changes none of the values."""
@@ -454,11 +454,11 @@ class Context:
         return self.builder.op("while", counted, {}, regions, types).results[1:]
 
     @contextmanager
-    def drawing(self, key: Value | None, number: Value | None = None) -> Iterator[Stream]:
+    def drawing(self, key: Value | None, number: Value | None = None) -> Iterator[KeyStream]:
         """Inside, random numbers are drawn from this key, or from that of this number of it."""
         outer = self.stream
         key = key if number is None or key is None else keyed(self.builder, key, number)
-        self.stream = Stream(key)
+        self.stream = KeyStream(key)
         try:
             yield self.stream
         finally:

@@ -16,12 +16,12 @@ from ...hlo.build import Builder
 from ...hlo.graph import Value, Weight
 from ...hlo.signature import GENERATOR, Tree
 from ...hlo.types import UI64, TensorType
-from .program import Input, Program
+from .program import Input, TorchProgram
 
 _ALGORITHM = "THREE_FRY"
 
 
-class Stream:
+class KeyStream:
     """Hands out a key for each draw; counts them."""
 
     def __init__(self, key: Value | None = None) -> None:
@@ -60,7 +60,7 @@ def key_of_call(b: Builder, state: Value) -> tuple[Value, Value]:
     return bits(b, state, TensorType((), UI64)), b("add", state, one)
 
 
-def with_generator(program: Program, kept: bool) -> tuple[Program, str]:
+def with_generator(program: TorchProgram, kept: bool) -> tuple[TorchProgram, str]:
     """The program with the generator's state as a tensor of its own, or, where a caller looks after
     it, as its last argument; and its name."""
     name = GENERATOR

@@ -1,4 +1,4 @@
-"""Programs in memory: an `nn.Module` is exported, an ExportedProgram becomes a `Program`.
+"""Programs in memory: an `nn.Module` is exported, an ExportedProgram becomes a `TorchProgram`.
 
 The only modules of the compiler that import torch stand here; they do so when they are called.
 """
@@ -28,7 +28,7 @@ from .failures import export_failure, graph_place, user_place, without_graphs
 from .lower import lower, unsupported
 from .lowerings import DENSE, LOWERINGS
 from .origins import is_models, origin
-from .program import Graph, Input, Node, Output, Program, Ref, reads_memory
+from .program import Graph, Input, Node, Output, Ref, TorchProgram, reads_memory
 from .sizes import (
     Unreadable,
     Values,
@@ -145,8 +145,8 @@ def decompositions() -> dict[Any, Any]:
     return table
 
 
-def read_exported(exported: Any, name: str, values: Values | None = None) -> Program:
-    """A `Program` with everything that an ExportedProgram says; weights share its memory.
+def read_exported(exported: Any, name: str, values: Values | None = None) -> TorchProgram:
+    """A `TorchProgram` with everything that an ExportedProgram says; weights share its memory.
 
     `values` fixes symbolic sizes.
     """
@@ -157,14 +157,14 @@ def read_exported(exported: Any, name: str, values: Values | None = None) -> Pro
     names = tuple(getattr(call, "forward_arg_names", None) or ())
     spoken = _spoken(_environment(exported))
     called = symbol_names(_dims(exported, inputs, input_tree, names), spoken)
-    reader = Reader(renamed(called, values or {}))
+    reader = GraphReader(renamed(called, values or {}))
     graph = reader.graph(exported.graph_module)
     if reader.tensors:
         raise UserError(f"the export holds '{next(iter(reader.tensors))}' outside its signature")
     symbols, constraints = _limits(exported, reader.values, spoken)
     own = {called.get(raw, raw): symbols.get(called.get(raw, raw), Symbol()) for raw in spoken}
     facts = Assumptions({name: own.get(name, Symbol(1)) for name in symbols})
-    return Program(
+    return TorchProgram(
         graph=graph,
         inputs=inputs,
         outputs=tuple(_output(spec) for spec in signature.output_specs),
@@ -421,7 +421,7 @@ def element_of(dtype: Any) -> ElementType:
 # The graph.
 
 
-class Reader:
+class GraphReader:
     """Reads one fx graph; nested graphs by readers of their own.
 
     tensors: what the graph holds itself, outside of any signature; inputs of these names follow
@@ -473,7 +473,7 @@ class Reader:
         if not hasattr(value, "graph"):
             self.graphs[node.name] = str(value)  # nothing that a lowering reads
             return
-        inner = Reader(self.values)
+        inner = GraphReader(self.values)
         self.graphs[node.name] = inner.graph(value)
         if inner.tensors:
             name = next(iter(inner.tensors))

@@ -103,7 +103,7 @@ def _drops(node: Node) -> bool:
     return bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("train"))
 
 
-class View(NamedTuple):
+class AliasView(NamedTuple):
     """What a name stands for: `steps`, each a view node and its result's number, from `base`."""
 
     base: str
@@ -117,13 +117,13 @@ class Aliases:
     def __init__(self, context: Context, graph: Graph, call: Call) -> None:
         self.context, self.graph, self.call = context, graph, call
         self.active = any(map(may_write, graph.walk()))
-        self.views: dict[str, View] = {}
+        self.views: dict[str, AliasView] = {}
         self.versions: dict[str, int] = {}  # of a base: how often it was written
         self.bases: dict[str, Value] = {}  # a written base's value
         self.fresh: dict[str, tuple[int, Value]] = {}  # a name's value at a version
 
-    def view(self, name: str) -> View:
-        return self.views.get(name) or View(name, ())
+    def view(self, name: str) -> AliasView:
+        return self.views.get(name) or AliasView(name, ())
 
     def note(self, node: Node, known: Mapping[str, Any]) -> None:
         """Remember that a node's results are views of its first argument (or of its parts)."""
@@ -143,7 +143,7 @@ class Aliases:
                 continue  # a conversion is a copy
             before = self.view(source.name)
             unsure = before.unsure or name in MAYBE_VIEWS and not _is_itself(node)
-            self.views[output] = View(before.base, (*before.steps, (node, index)), unsure)
+            self.views[output] = AliasView(before.base, (*before.steps, (node, index)), unsure)
             self.fresh[output] = (self.versions.get(before.base, 0), known[output])
 
     def read(self, name: str, known: Mapping[str, Any]) -> Any:
@@ -197,13 +197,15 @@ class Aliases:
             self.fresh[output] = (version, value)
         return value
 
-    def turn(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], view: View) -> Value:
+    def turn(
+        self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], view: AliasView
+    ) -> Value:
         """The tensor with other dims: from now on its name is a view of what it was."""
         plain = replace(node, target=functional_target(node.target))
         types = tuple(self.graph.types.get(name) for name in node.outputs)
         with self.context.entered(plain, types):
             value = self.call(plain, args, kwargs)[0]
-        turned = View(view.base, (*view.steps, (plain, 0)), view.unsure)
+        turned = AliasView(view.base, (*view.steps, (plain, 0)), view.unsure)
         version = self.versions.setdefault(view.base, 0)
         for name in (node.args[0].name, *node.outputs):
             self.views[name] = turned
@@ -218,7 +220,7 @@ class Aliases:
         self._store(view, value, known)
         self.fresh[name] = (self.versions[view.base], value)
 
-    def _store(self, view: View, value: Value, known: Mapping[str, Any]) -> None:
+    def _store(self, view: AliasView, value: Value, known: Mapping[str, Any]) -> None:
         """Give the base the value that makes `view` be `value`."""
         levels = self.levels(view, known)[:-1] if view.steps else []
         for (node, index), outer in zip(reversed(view.steps), reversed(levels), strict=True):
@@ -227,7 +229,7 @@ class Aliases:
         self.bases[view.base] = value
         self.versions[view.base] = self.versions.get(view.base, 0) + 1
 
-    def levels(self, view: View, known: Mapping[str, Any]) -> list[Value]:
+    def levels(self, view: AliasView, known: Mapping[str, Any]) -> list[Value]:
         """The base's present value and what each view on the way makes of it."""
         values = [self.bases.get(view.base) or known[view.base]]
         for node, index in view.steps:

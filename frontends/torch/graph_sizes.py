@@ -10,7 +10,7 @@ from ...hlo.symbols import Dim
 from .sizes import parse_size
 
 
-class Place(NamedTuple):
+class SymbolSource(NamedTuple):
     """A symbol of a graph, and the argument that tells it: an integer, or a tensor's dimension."""
 
     symbol: str
@@ -24,11 +24,11 @@ class Place(NamedTuple):
         return int(value if self.axis is None else value.shape[self.axis])
 
 
-def places_of(placeholders: Sequence[Any]) -> list[Place]:
+def places_of(placeholders: Sequence[Any]) -> list[SymbolSource]:
     """The symbols of a graph's inputs, each with the argument that tells it."""
     import torch
 
-    found: dict[str, Place] = {}
+    found: dict[str, SymbolSource] = {}
     for number, node in enumerate(placeholders):
         value = node.meta.get("val")
         sizes: list[tuple[int | None, Any]] = []
@@ -43,7 +43,7 @@ def places_of(placeholders: Sequence[Any]) -> list[Place]:
                 if known is None or (axis is None and known.axis is not None):
                     limits = size.node.shape_env.var_to_range.get(size.node.expr)
                     said = Symbol() if limits is None else _symbol(limits)
-                    found[name] = Place(name, number, axis, said)
+                    found[name] = SymbolSource(name, number, axis, said)
     return list(found.values())
 
 

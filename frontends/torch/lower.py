@@ -28,11 +28,11 @@ from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from ...hlo.verify import compatible
 from .context import Blocked, Context
 from .data_sizes import DataSizes, Place
-from .draws import Stream, key_of_call, with_generator
+from .draws import KeyStream, key_of_call, with_generator
 from .failures import operation_name
 from .functional import Aliases, functional_target, is_in_place
 from .lowerings import DATA, LOWERINGS, REMEDIES
-from .program import Graph, Input, Node, Output, Program, Ref
+from .program import Graph, Input, Node, Output, Ref, TorchProgram
 from .sizes import input_paths
 from .trees import with_constants
 
@@ -44,18 +44,18 @@ _LIFTED = "lifted_tensor_"  # what an export calls a tensor without a name in th
 ITEM = "keep the value a tensor: .item() makes the program depend on it"
 
 
-def lower(program: Program, keeps_generator: bool = True) -> Module:
+def lower(program: TorchProgram, keeps_generator: bool = True) -> Module:
     """The module of an export; ImportBlockers if there is anything that it cannot say. Buffers that
     it changes are its last arguments. So is the generator of a program that draws random numbers,
     which is its state, or, if it is not to keep it, a plain argument of every call."""
-    first = _Lowering(program)
+    first = _TorchLowering(program)
     module = first.module()
     changed, generator = frozenset(first.changed), ""
     if first.context.stream.count:
         program, generator = with_generator(program, keeps_generator)
         changed |= {generator} if keeps_generator else frozenset()
     if changed or generator:
-        module = _Lowering(program, changed, generator).module()
+        module = _TorchLowering(program, changed, generator).module()
     return with_needed_sizes(module)
 
 
@@ -64,11 +64,11 @@ def unsupported(graph: Graph) -> set[str]:
     return {node.target for node in graph.walk() if functional_target(node.target) not in LOWERINGS}
 
 
-class _Lowering:
+class _TorchLowering:
     """The state of one import."""
 
     def __init__(
-        self, program: Program, buffers: Set[str] = frozenset(), generator: str = ""
+        self, program: TorchProgram, buffers: Set[str] = frozenset(), generator: str = ""
     ) -> None:
         """`buffers`: those that are arguments, because the program changes them. `generator`: the
         input that random draws follow from."""
@@ -112,7 +112,7 @@ class _Lowering:
         advanced = dict[str, Value]()
         if self.generator:
             key, state = key_of_call(self.context.builder, arguments[self.generator])
-            self.context.stream = Stream(key)
+            self.context.stream = KeyStream(key)
             advanced = {self.generator: state} if self.generator in self.buffers else {}
         with assuming(self.context.facts):
             results, written = self.inline_writing(program.graph, inputs)

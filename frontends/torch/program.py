@@ -97,7 +97,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class TorchProgram:
     """An export: graph, how its inputs and outputs are bound, and the tensors that it carries."""
 
     graph: Graph

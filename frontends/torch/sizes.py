@@ -17,7 +17,7 @@ from ...hlo.symbols import Dim, SizeTooLong, SymbolicDim, ceildiv, maximum, mini
 from .trees import with_constants
 
 if TYPE_CHECKING:
-    from .program import Input, Program
+    from .program import Input, TorchProgram
 
 Values = Mapping[str, Dim]
 """What symbols are called here, or the numbers that they are."""
@@ -234,7 +234,7 @@ def parse_guard_text(text: str, places: Mapping[str, Dim], origin: str) -> list[
 
 
 def sizes_from_examples(
-    program: Program, inputs: Sequence[Any], keywords: Mapping[str, Any]
+    program: TorchProgram, inputs: Sequence[Any], keywords: Mapping[str, Any]
 ) -> dict[str, int]:
     """The value of each symbol in the inputs' dims, so that the examples fit.
 

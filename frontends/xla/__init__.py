@@ -8,7 +8,7 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Module
 from ..stablehlo.convert import convert
 from .opcodes import lower
-from .program import Program
+from .program import XlaProgram
 from .protobuf import find_module, read_protobuf
 from .text import is_hlo_text, read_text
 
@@ -35,7 +35,7 @@ def read_hlo(source: str | bytes | memoryview, name: str = "") -> Module:
     return module
 
 
-def read_program(source: str | bytes | memoryview, name: str = "") -> Program:
+def read_program(source: str | bytes | memoryview, name: str = "") -> XlaProgram:
     """The instruction tree of text or bytes, before anything is checked against the op rooms."""
     if not isinstance(source, str):
         data = memoryview(source).cast("B")

@@ -8,7 +8,7 @@ from typing import Any
 from ...hlo.errors import UserError
 from .. import tree
 from ..stablehlo.text import parse_attribute
-from .lowering import Handler, Lowering
+from .lowering import Handler, XlaLowering
 from .messages import API_VERSIONS
 from .program import Computation, Instruction, Shape
 
@@ -22,7 +22,7 @@ def _shapes(instruction: Instruction) -> list[Shape]:
     return [operand.shape for operand in instruction.operands]
 
 
-def _call(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _call(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     computation = _checked(lowering, instruction, instruction.shape)
     if instruction.attributes.get("is_composite"):
         return _composite(lowering, instruction, operands, computation)
@@ -30,7 +30,7 @@ def _call(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> 
     return lowering.op("func.call", operands, lowering.type(instruction.shape), facts)
 
 
-def _checked(lowering: Lowering, instruction: Instruction, shape: Shape) -> Computation:
+def _checked(lowering: XlaLowering, instruction: Instruction, shape: Shape) -> Computation:
     computation = lowering.called(instruction, 0)
     lowering.check_parameters(instruction, computation, _shapes(instruction))
     lowering.check_result(instruction, computation, shape)
@@ -38,8 +38,8 @@ def _checked(lowering: Lowering, instruction: Instruction, shape: Shape) -> Comp
 
 
 def _composite(
-    lowering: Lowering, instruction: Instruction, operands: list[Any], computation: Computation
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any], computation: Computation
+) -> tree.TreeValue:
     """An operation with a name, and a computation that does the same."""
     told: dict[str, str] = instruction.attributes.get("frontend_attributes", {})
     version = told.get("composite.version", "0")
@@ -62,12 +62,12 @@ def _dictionary(text: str) -> Any:
         return text
 
 
-def _fusion(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _fusion(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     """What is fused, written out: how it is fused is the backend's affair."""
     return lowering.inline(_checked(lowering, instruction, instruction.shape), operands)
 
 
-def _while(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _while(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     shape = instruction.shape
     if _shapes(instruction) != [shape] and not all(map(shape.same, _shapes(instruction))):
         raise lowering.fail(instruction, f"its operand is no {shape}")
@@ -78,7 +78,9 @@ def _while(lowering: Lowering, instruction: Instruction, operands: list[Any]) ->
     return lowering.op("stablehlo.while", operands, kind, {}, [condition, body])
 
 
-def _conditional(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _conditional(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The operand behind the index is what the branch of that number takes."""
     if not operands or len(operands) != len(instruction.calls) + 1:
         raise lowering.fail(instruction, "needs an index and one operand per branch")
@@ -95,7 +97,9 @@ def _conditional(lowering: Lowering, instruction: Instruction, operands: list[An
     return lowering.op(name, operands[:1], lowering.type(instruction.shape), {}, regions)
 
 
-def _async_start(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _async_start(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The result already: nothing runs at the same time."""
     members = instruction.shape.members
     if len(members) < 2:
@@ -104,7 +108,9 @@ def _async_start(lowering: Lowering, instruction: Instruction, operands: list[An
     return lowering.inline(computation, operands)
 
 
-def _async_next(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _async_next(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """async-update and async-done: the result of the operation that was started."""
     started = instruction
     while started.opcode in ("async-update", "async-done") and started.operands:
@@ -117,7 +123,9 @@ def _async_next(lowering: Lowering, instruction: Instruction, operands: list[Any
     return operands[0]
 
 
-def _custom_call(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _custom_call(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     facts = instruction.attributes
     target = facts.get("custom_call_target", "")
     if "literal" in facts:

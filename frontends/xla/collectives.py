@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import tree
-from .lowering import Handler, Lowering
+from .lowering import Handler, XlaLowering
 from .program import Instruction, Shape
 
 
@@ -31,7 +31,9 @@ def _collective(
 ) -> Handler:
     """The op; what "-start" gives, besides what only the wait is for, is the result already."""
 
-    def handler(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+    def handler(
+        lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+    ) -> tree.TreeValue:
         shape = result_of(instruction)
         if shape is None:
             raise lowering.fail(instruction, "gives no operands and results")
@@ -50,7 +52,7 @@ def result_of(instruction: Instruction) -> Shape | None:
     return instruction.shape
 
 
-def _done(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _done(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     started = instruction.operands[0] if instruction.operands else instruction
     if started.opcode != instruction.opcode.removesuffix("done") + "start":
         raise lowering.fail(instruction, "its operand is no started collective")
@@ -68,7 +70,9 @@ def _dimension(key: str) -> Callable[[Instruction], dict[str, Any]]:
     return attributes
 
 
-def _all_to_all(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _all_to_all(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """An array whose parts are exchanged; or an operand per process, which gives a tuple."""
     dims = instruction.attributes.get("dimensions", ())
     groups = instruction.attributes.get("replica_groups", ())
@@ -91,7 +95,7 @@ def _all_to_all(lowering: Lowering, instruction: Instruction, operands: list[Any
     rows = [lowering.op("stablehlo.reshape", [operand], row) for operand in operands]
     value = lowering.op("stablehlo.concatenate", rows, stack, {"dimension": 0})
     value = lowering.op("stablehlo.all_to_all", [value], stack, facts)
-    parts: list[tree.Value] = []
+    parts: list[tree.TreeValue] = []
     for number, member in enumerate(members):
         cut = {
             "start_indices": (number, *(0 for _ in part.dims)),
@@ -103,7 +107,9 @@ def _all_to_all(lowering: Lowering, instruction: Instruction, operands: list[Any
     return lowering.op("stablehlo.tuple", parts, kind)
 
 
-def _permute(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _permute(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     shape = result_of(instruction)
     if shape is None:
         raise lowering.fail(instruction, "gives no operands and results")
@@ -123,8 +129,8 @@ def _permute(lowering: Lowering, instruction: Instruction, operands: list[Any]) 
 
 
 def _ragged_all_to_all(
-    lowering: Lowering, instruction: Instruction, operands: list[Any]
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     return lowering.refuse(instruction, "parts of different sizes cannot be exchanged")
 
 
@@ -141,12 +147,14 @@ def _channel(instruction: Instruction, to_device: int, to_host: int) -> dict[str
     }
 
 
-def _send(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _send(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     """The token that send-done gives."""
     return lowering.op("stablehlo.send", operands, "token", _channel(instruction, 1, 2))
 
 
-def _receive(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _receive(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The data and the token that recv-done gives."""
     members = instruction.shape.members
     if len(members) != 3:
@@ -155,7 +163,9 @@ def _receive(lowering: Lowering, instruction: Instruction, operands: list[Any]) 
     return lowering.op("stablehlo.recv", operands, kind, _channel(instruction, 1, 3))
 
 
-def _transferred(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _transferred(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     started = instruction.operands[0] if instruction.operands else instruction
     if started.opcode != instruction.opcode.removesuffix("-done"):
         raise lowering.fail(instruction, "its operand is no started transfer")
@@ -164,12 +174,14 @@ def _transferred(lowering: Lowering, instruction: Instruction, operands: list[An
     return operands[0]
 
 
-def _infeed(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _infeed(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     facts = {"infeed_config": instruction.attributes.get("infeed_config", "")}
     return lowering.op("stablehlo.infeed", operands, lowering.type(instruction.shape), facts)
 
 
-def _outfeed(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _outfeed(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     facts = {"outfeed_config": instruction.attributes.get("outfeed_config", "")}
     return lowering.op("stablehlo.outfeed", operands, lowering.type(instruction.shape), facts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import tree
-from .lowering import Handler, Lowering
+from .lowering import Handler, XlaLowering
 from .program import Instruction, Shape
 
 # The part of a dot algorithm's name that says what the operands are -> their type in StableHLO.
@@ -52,7 +52,7 @@ def _dot_attributes(instruction: Instruction) -> dict[str, Any]:
     return attributes
 
 
-def _dot(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _dot(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     attributes = _dot_attributes(instruction)
     try:
         attributes |= algorithm_attributes(instruction.attributes.get("algorithm", ""))
@@ -64,7 +64,9 @@ def _dot(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> t
     return lowering.op("stablehlo.dot_general", operands, kind, attributes)
 
 
-def _ragged_dot(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _ragged_dot(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     facts = instruction.attributes
     attributes = {
         **_dot_attributes(instruction),
@@ -75,11 +77,13 @@ def _ragged_dot(lowering: Lowering, instruction: Instruction, operands: list[Any
     return lowering.op("chlo.ragged_dot", operands, kind, attributes)
 
 
-def _scaled_dot(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _scaled_dot(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """dot(lhs * scale, rhs * scale), a scale spread over blocks of its operand."""
     if len(operands) != 4:
         raise lowering.fail(instruction, "needs two operands and their scales")
-    sides: list[tree.Value] = []
+    sides: list[tree.TreeValue] = []
     for number in range(2):
         shape = instruction.operands[number].shape
         scale = instruction.operands[number + 2].shape
@@ -122,7 +126,9 @@ def _common_type(first: str, second: str) -> str:
     return first if one > other else second
 
 
-def _convolution(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _convolution(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     facts = instruction.attributes
     labels = facts.get("dim_labels")
     if labels is None:

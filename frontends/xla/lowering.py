@@ -1,4 +1,4 @@
-"""A `Program` becomes the op tree of a StableHLO program, which `stablehlo.convert` takes.
+"""A `XlaProgram` becomes the op tree of a StableHLO program, which `stablehlo.convert` takes.
 
 What calls a computation by name (call, custom-call, asynchronous ops) calls a function; fusions
 and branches are written out where they stand; bodies of loops, reductions and the like become
@@ -17,7 +17,7 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from .. import tree
-from .program import ELEMENTS, Computation, Instruction, Program, Shape
+from .program import ELEMENTS, Computation, Instruction, Shape, XlaProgram
 
 _SUFFIX = re.compile(r"(?:\.\d+)+$")
 REFUSED = "hlo."
@@ -26,16 +26,16 @@ REFUSED = "hlo."
 _NEEDED = {"get-tuple-element": 1, "dynamic-slice": 1, "dynamic-update-slice": 2, "topk": 1}
 """Operands without which an opcode says nothing; the op rooms check what others need."""
 
-Environment = dict[Instruction, tree.Value]
-Handler = Callable[["Lowering", Instruction, list[tree.Value]], tree.Value]
+Environment = dict[Instruction, tree.TreeValue]
+Handler = Callable[["XlaLowering", Instruction, list[tree.TreeValue]], tree.TreeValue]
 
 
-class Lowering:
+class XlaLowering:
     """State of one lowering: the functions made so far, and the list that ops are appended to.
     simple, handlers: what opcodes are, see `opcodes.py`."""
 
     def __init__(
-        self, program: Program, simple: Mapping[str, str], handlers: Mapping[str, Handler]
+        self, program: XlaProgram, simple: Mapping[str, str], handlers: Mapping[str, Handler]
     ) -> None:
         self.program, self.simple, self.handlers = program, simple, handlers
         self.source = program.source
@@ -107,21 +107,21 @@ class Lowering:
     def op(
         self,
         name: str,
-        operands: Sequence[tree.Value],
+        operands: Sequence[tree.TreeValue],
         kind: tree.Type,
         attributes: Mapping[str, Any] | None = None,
         regions: Sequence[tree.Region] = (),
-    ) -> tree.Value:
+    ) -> tree.TreeValue:
         """Append an op with one result (which may be a tuple) and return that."""
-        result = tree.Value(kind)
+        result = tree.TreeValue(kind)
         self._append(name, operands, [result], attributes, regions)
         return result
 
     def _append(
         self,
         name: str,
-        operands: Sequence[tree.Value],
-        results: list[tree.Value],
+        operands: Sequence[tree.TreeValue],
+        results: list[tree.TreeValue],
         attributes: Mapping[str, Any] | None = None,
         regions: Sequence[tree.Region] = (),
     ) -> None:
@@ -131,7 +131,7 @@ class Lowering:
             )
         )
 
-    def constant(self, array: np.ndarray[Any, Any], shape: Shape) -> tree.Value:
+    def constant(self, array: np.ndarray[Any, Any], shape: Shape) -> tree.TreeValue:
         """A constant of an array's shape, in row-major order."""
         kind = self.type(shape)
         if not isinstance(kind, tree.Tensor):
@@ -142,7 +142,7 @@ class Lowering:
         elements = tree.Elements(kind, data.data)
         return self.op("stablehlo.constant", (), kind, {"value": elements})
 
-    def refuse(self, instruction: Instruction, reason: str, remedy: str = "") -> tree.Value:
+    def refuse(self, instruction: Instruction, reason: str, remedy: str = "") -> tree.TreeValue:
         """A value that stands for what cannot be imported, and says why."""
         facts = {"refused": reason, "remedy": remedy}
         kind = self.type(instruction.shape)
@@ -159,7 +159,9 @@ class Lowering:
 
     # Computations
 
-    def inline(self, computation: Computation, arguments: Sequence[tree.Value]) -> tree.Value:
+    def inline(
+        self, computation: Computation, arguments: Sequence[tree.TreeValue]
+    ) -> tree.TreeValue:
         """Append what the computation does with the arguments; its root's value."""
         environment: Environment = {}
         for parameter, value in zip(computation.parameters, arguments, strict=True):
@@ -172,7 +174,9 @@ class Lowering:
             environment[instruction] = self._instruction(instruction, operands)
         return environment[computation.root]
 
-    def _instruction(self, instruction: Instruction, operands: list[tree.Value]) -> tree.Value:
+    def _instruction(
+        self, instruction: Instruction, operands: list[tree.TreeValue]
+    ) -> tree.TreeValue:
         facts = instruction.attributes
         if "refused" in facts:
             return self.refuse(instruction, facts["refused"], facts.get("remedy", ""))
@@ -210,7 +214,7 @@ class Lowering:
         computation = self.called(instruction, number)
         if shapes is not None:
             self.check_parameters(instruction, computation, shapes)
-        arguments = [tree.Value(self.type(p.shape)) for p in computation.parameters]
+        arguments = [tree.TreeValue(self.type(p.shape)) for p in computation.parameters]
         region = tree.Region(arguments)
         with self._filling(region.operations):
             root = self.inline(computation, arguments)
@@ -218,7 +222,7 @@ class Lowering:
         return region
 
     def branch(
-        self, instruction: Instruction, number: int, arguments: Sequence[tree.Value]
+        self, instruction: Instruction, number: int, arguments: Sequence[tree.TreeValue]
     ) -> tree.Region:
         """The called computation as a region without arguments, applied to values from outside."""
         region = tree.Region()
@@ -263,7 +267,7 @@ class Lowering:
             name = f"{computation.name or 'computation'}_{number}"
         self._names.add(name)
         self._functions[computation] = name
-        arguments = [tree.Value(self.type(p.shape)) for p in computation.parameters]
+        arguments = [tree.TreeValue(self.type(p.shape)) for p in computation.parameters]
         for value, parameter in zip(arguments, computation.parameters, strict=True):
             value.location = parameter.location
         region = tree.Region(arguments)
@@ -282,12 +286,12 @@ class Lowering:
         facts: list[dict[str, Any]] = []
         starts: list[dict[tuple[int, ...], int]] = []
         with self._filling(region.operations):
-            values: list[tree.Value] = []
+            values: list[tree.TreeValue] = []
             for parameter, name in zip(computation.parameters, names, strict=True):
                 places: dict[tuple[int, ...], int] = {}
                 for path, shape in parameter.shape.leaves():
                     places[path] = len(region.arguments)
-                    value = tree.Value(self.type(shape), location=parameter.location)
+                    value = tree.TreeValue(self.type(shape), location=parameter.location)
                     region.arguments.append(value)
                     label = name + "".join(f"[{index}]" for index in path)
                     facts.append({"jax.arg_info": label} if name else {})
@@ -310,7 +314,7 @@ class Lowering:
             )
         return tree.Operation("func.func", attributes=attributes, regions=[region])
 
-    def _grouped(self, shape: Shape, leaves: Iterator[tree.Value]) -> tree.Value:
+    def _grouped(self, shape: Shape, leaves: Iterator[tree.TreeValue]) -> tree.TreeValue:
         if not shape.is_tuple:
             return next(leaves)
         members = [self._grouped(member, leaves) for member in shape.members]

@@ -8,25 +8,31 @@ from typing import Any
 import numpy as np
 
 from .. import tree
-from .lowering import Handler, Lowering
+from .lowering import Handler, XlaLowering
 from .program import Instruction, Shape
 
 
-def _identity(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _identity(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The first operand itself: layouts, domains and orders change no value."""
     if not operands or not instruction.operands[0].shape.same(instruction.shape):
         raise lowering.fail(instruction, "its operand has another shape")
     return operands[0]
 
 
-def _copy_start(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _copy_start(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The value that copy-done gives."""
     if len(operands) != 1:
         raise lowering.fail(instruction, "needs one operand")
     return operands[0]
 
 
-def _copy_done(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _copy_done(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """What the operand of copy-start is."""
     started = instruction.operands[0] if instruction.operands else instruction
     if started.opcode != "copy-start" or len(started.operands) != 1:
@@ -45,7 +51,9 @@ _WIDTHS = {
 """Bits that an element takes in memory."""
 
 
-def _bitcast(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _bitcast(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """The operand's bytes, in the order in which its layout puts them, read in the result's."""
     (operand,) = operands[:1] or [None]
     if operand is None:
@@ -85,8 +93,8 @@ def _packed_only(shape: Shape) -> bool:
 
 
 def _transposed(
-    lowering: Lowering, value: tree.Value, shape: Shape, order: tuple[int, ...]
-) -> tree.Value:
+    lowering: XlaLowering, value: tree.TreeValue, shape: Shape, order: tuple[int, ...]
+) -> tree.TreeValue:
     if order == tuple(range(len(order))):
         return value
     kind = lowering.type(Shape(shape.element, tuple(shape.dims[dim] for dim in order)))
@@ -94,8 +102,8 @@ def _transposed(
 
 
 def _reinterpreted(
-    lowering: Lowering, value: tree.Value, shape: Shape, element: str
-) -> tuple[tree.Value, tuple[int, ...]]:
+    lowering: XlaLowering, value: tree.TreeValue, shape: Shape, element: str
+) -> tuple[tree.TreeValue, tuple[int, ...]]:
     """Row-major elements read as another type; the value and its dimensions."""
     if shape.element == "pred":
         value = lowering.op(
@@ -120,7 +128,9 @@ def _reinterpreted(
     return value, dims
 
 
-def _stochastic(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _stochastic(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     """Rounds up in magnitude where random < fraction * 2**bits; the ends of the range stay."""
     target = instruction.shape
     if len(operands) != 2:
@@ -132,7 +142,7 @@ def _stochastic(lowering: Lowering, instruction: Instruction, operands: list[Any
     wide = source._replace(element="f32") if source.element in ("f16", "bf16") else source
     truth = lowering.type(source._replace(element="pred", layout=None))
 
-    def spread(number: float, shape: Shape) -> tree.Value:
+    def spread(number: float, shape: Shape) -> tree.TreeValue:
         dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}.get(shape.element)
         if dtype is None:
             dtype = np.dtype(f"i{int(shape.element[1:]) // 8}") if shape.element[0] == "s" else None
@@ -145,7 +155,7 @@ def _stochastic(lowering: Lowering, instruction: Instruction, operands: list[Any
         facts: dict[str, Any] = {"broadcast_dimensions": ()}
         return lowering.op("stablehlo.broadcast_in_dim", [one], lowering.type(shape), facts)
 
-    def compare(direction: str, left: tree.Value, right: tree.Value) -> tree.Value:
+    def compare(direction: str, left: tree.TreeValue, right: tree.TreeValue) -> tree.TreeValue:
         facts = {"comparison_direction": direction}
         return lowering.op("stablehlo.compare", [left, right], truth, facts)
 

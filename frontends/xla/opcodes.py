@@ -11,9 +11,9 @@ from .. import tree
 from .calls import CALLS
 from .collectives import COLLECTIVES
 from .contractions import CONTRACTIONS
-from .lowering import Handler, Lowering
+from .lowering import Handler, XlaLowering
 from .memory import MEMORY
-from .program import Instruction, Program, Shape, WindowDimension, check_sizes
+from .program import Instruction, Shape, WindowDimension, XlaProgram, check_sizes
 
 _SAME_NAME = (
     "abs", "add", "and", "atan2", "cbrt", "ceil", "clamp", "complex", "convert", "cosine",
@@ -39,7 +39,9 @@ def _named(
 ) -> Handler:
     """One op of the same operands, with attributes and regions."""
 
-    def handler(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+    def handler(
+        lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+    ) -> tree.TreeValue:
         regions = [lowering.region(instruction, number) for number in range(bodies)]
         kind = lowering.type(instruction.shape)
         return lowering.op(name, operands, kind, attributes(instruction), regions)
@@ -63,7 +65,9 @@ def _all_dimensions(key: str) -> Callable[[Instruction], dict[str, Any]]:
     return lambda instruction: {key: _dimensions(instruction)}
 
 
-def _compare(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _compare(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     facts = instruction.attributes
     attributes = {"comparison_direction": facts.get("direction", "")}
     if facts.get("type") == "TOTALORDER":
@@ -72,7 +76,9 @@ def _compare(lowering: Lowering, instruction: Instruction, operands: list[Any]) 
     return lowering.op("stablehlo.compare", operands, kind, attributes)
 
 
-def _constant(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _constant(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     literal = instruction.attributes.get("literal")
     if literal is None:
         return lowering.refuse(instruction, "has no value", "dump the module with its constants")
@@ -80,8 +86,8 @@ def _constant(lowering: Lowering, instruction: Instruction, operands: list[Any])
 
 
 def _literal(
-    lowering: Lowering, instruction: Instruction, literal: Any, shape: Shape
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, literal: Any, shape: Shape
+) -> tree.TreeValue:
     if shape.is_tuple:
         if not isinstance(literal, tuple) or len(literal) != len(shape.members):
             raise lowering.fail(instruction, f"its value is no {shape}")
@@ -93,7 +99,9 @@ def _literal(
     return lowering.constant(literal, shape)
 
 
-def _element(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _element(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     source, index = instruction.operands[0].shape, instruction.attributes.get("index", 0)
     if not 0 <= index < len(source.members) or not source.members[index].same(instruction.shape):
         raise lowering.fail(instruction, f"element {index} of {source} is no {instruction.shape}")
@@ -101,7 +109,7 @@ def _element(lowering: Lowering, instruction: Instruction, operands: list[Any]) 
     return lowering.op("stablehlo.get_tuple_element", operands, kind, {"index": index})
 
 
-def _tuple(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _tuple(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     members = instruction.shape.members
     shapes = [operand.shape for operand in instruction.operands]
     if len(shapes) != len(members) or not all(map(Shape.same, shapes, members)):
@@ -133,8 +141,8 @@ def _pad(instruction: Instruction) -> dict[str, Any]:
 
 
 def starts(
-    lowering: Lowering, instruction: Instruction, operands: list[Any], first: int
-) -> list[tree.Value]:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any], first: int
+) -> list[tree.TreeValue]:
     """Start indices from operand `first` on, as scalars; older files have one vector of them."""
     shapes = [operand.shape for operand in instruction.operands[first:]]
     if len(shapes) != 1 or len(shapes[0].dims) != 1:
@@ -142,7 +150,7 @@ def starts(
     element = lowering.element(shapes[0])
     if element is None:
         return operands[first:]
-    found: list[tree.Value] = []
+    found: list[tree.TreeValue] = []
     for number in range(shapes[0].dims[0]):
         facts = {"start_indices": (number,), "limit_indices": (number + 1,), "strides": (1,)}
         part = tree.Tensor((1,), element)
@@ -151,7 +159,9 @@ def starts(
     return found
 
 
-def _dynamic_slice(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _dynamic_slice(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     indices = starts(lowering, instruction, operands, 1)
     facts = {"slice_sizes": instruction.attributes.get("dynamic_slice_sizes", ())}
     kind = lowering.type(instruction.shape)
@@ -159,8 +169,8 @@ def _dynamic_slice(lowering: Lowering, instruction: Instruction, operands: list[
 
 
 def _dynamic_update(
-    lowering: Lowering, instruction: Instruction, operands: list[Any]
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     indices = starts(lowering, instruction, operands, 2)
     kind = lowering.type(instruction.shape)
     return lowering.op("stablehlo.dynamic_update_slice", [*operands[:2], *indices], kind)
@@ -201,7 +211,9 @@ def window_attributes(window: Sequence[WindowDimension]) -> dict[str, Any]:
     }
 
 
-def _reduce_window(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _reduce_window(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     window = instruction.attributes.get("window", ())
     if any(dim.reversal for dim in window):
         return lowering.refuse(instruction, "its window is reversed")
@@ -216,8 +228,8 @@ def _reduce_window(lowering: Lowering, instruction: Instruction, operands: list[
 
 
 def _select_and_scatter(
-    lowering: Lowering, instruction: Instruction, operands: list[Any]
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     window = instruction.attributes.get("window", ())
     if any(dim.reversal or dim.base_dilation > 1 or dim.window_dilation > 1 for dim in window):
         return lowering.refuse(instruction, "its window is reversed or dilated")
@@ -233,14 +245,14 @@ def _sort(instruction: Instruction) -> dict[str, Any]:
     return {"dimension": dims[0] if dims else 0, "is_stable": stable}
 
 
-def _map(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _map(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     dims = _dimensions(instruction) or tuple(range(len(instruction.shape.dims)))
     kind = lowering.type(instruction.shape)
     body = lowering.region(instruction, 0)
     return lowering.op("stablehlo.map", operands, kind, {"dimensions": dims}, [body])
 
 
-def _scan(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _scan(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     facts = instruction.attributes
     carries = facts.get("num_carries", 0)
     body = lowering.called(instruction, 0)
@@ -260,7 +272,7 @@ def _scan(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> 
     return lowering.op("chlo.scan", operands, kind, attributes, [region])
 
 
-def _top_k(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _top_k(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     """chlo.top_k; the k smallest are the front of a sorted row."""
     facts, kind = instruction.attributes, lowering.type(instruction.shape)
     if facts.get("largest", False):
@@ -274,11 +286,11 @@ def _top_k(lowering: Lowering, instruction: Instruction, operands: list[Any]) ->
     whole, numbers = tree.Tensor(shape.dims, element), tree.Tensor(shape.dims, "i32")
     iota = lowering.op("stablehlo.iota", (), numbers, {"iota_dimension": last})
     scalars = [tree.Tensor((), name) for name in (element, element, "i32", "i32")]
-    body = tree.Region([tree.Value(scalar) for scalar in scalars])
+    body = tree.Region([tree.TreeValue(scalar) for scalar in scalars])
     compared = {"comparison_direction": "LT"}
     if shape.element.startswith(("f", "bf")):
         compared["compare_type"] = "TOTALORDER"
-    less = tree.Value(tree.Tensor((), "i1"))
+    less = tree.TreeValue(tree.Tensor((), "i1"))
     body.operations = [
         tree.Operation("stablehlo.compare", body.arguments[:2], [less], dict(compared)),
         tree.Operation("stablehlo.return", [less]),
@@ -290,7 +302,7 @@ def _top_k(lowering: Lowering, instruction: Instruction, operands: list[Any]) ->
         {"dimension": last, "is_stable": True},
         [body],
     )
-    parts: list[tree.Value] = []
+    parts: list[tree.TreeValue] = []
     cut = {
         "start_indices": (0,) * len(shape.dims),
         "limit_indices": (*shape.dims[:-1], facts.get("k", 0)),
@@ -302,7 +314,7 @@ def _top_k(lowering: Lowering, instruction: Instruction, operands: list[Any]) ->
     return lowering.op("stablehlo.tuple", parts, kind)
 
 
-def _random(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _random(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     dims = instruction.shape.dims
     shape = lowering.constant(np.array(dims, np.int64), Shape("s64", (len(dims),)))
     name = instruction.attributes.get("distribution", "")
@@ -311,7 +323,9 @@ def _random(lowering: Lowering, instruction: Instruction, operands: list[Any]) -
     return lowering.op("stablehlo.rng", [*operands, shape], kind, facts)
 
 
-def _random_bits(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _random_bits(
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     if len(instruction.shape.members) != 2:
         return lowering.refuse(instruction, "it does not give the new state")
     name = instruction.attributes.get("algorithm", "rng_default")
@@ -320,7 +334,7 @@ def _random_bits(lowering: Lowering, instruction: Instruction, operands: list[An
     return lowering.op("stablehlo.rng_bit_generator", operands, kind, facts)
 
 
-def _state(lowering: Lowering, instruction: Instruction, operands: list[Any]) -> tree.Value:
+def _state(lowering: XlaLowering, instruction: Instruction, operands: list[Any]) -> tree.TreeValue:
     return lowering.refuse(
         instruction,
         "it reads a state outside the program",
@@ -356,8 +370,8 @@ def _fft(instruction: Instruction) -> dict[str, Any]:
 
 
 def _dynamic_reshape(
-    lowering: Lowering, instruction: Instruction, operands: list[Any]
-) -> tree.Value:
+    lowering: XlaLowering, instruction: Instruction, operands: list[Any]
+) -> tree.TreeValue:
     if instruction.shape.dynamic:
         return lowering.refuse(
             instruction, "its sizes are only known at run time", "compile it for fixed sizes"
@@ -408,7 +422,7 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-def lower(program: Program) -> tree.Document:
+def lower(program: XlaProgram) -> tree.Document:
     """The op tree of the program; UserError where its parts do not fit each other."""
     check_sizes(program)
-    return Lowering(program, SIMPLE, HANDLERS).document()
+    return XlaLowering(program, SIMPLE, HANDLERS).document()

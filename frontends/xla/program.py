@@ -1,4 +1,4 @@
-"""The instruction tree that both readers of XLA's formats fill: `Program`.
+"""The instruction tree that both readers of XLA's formats fill: `XlaProgram`.
 
 It says what a file says, names and numbers as HLO text spells them ("f32", "get-tuple-element",
 "lhs_contracting_dims"), with the computations that an instruction calls, and its operands, as
@@ -163,7 +163,7 @@ class ConvolutionLabels(NamedTuple):
 
 
 class Instruction:
-    """One instruction; `location` is what `Program.location` takes."""
+    """One instruction; `location` is what `XlaProgram.location` takes."""
 
     __slots__ = (
         "name", "opcode", "shape", "operands", "calls", "attributes", "location", "number"
@@ -200,7 +200,7 @@ class Computation:
 
 
 @dataclass(slots=True)
-class Program:
+class XlaProgram:
     """A whole module. `aliases`: (output index, parameter number, parameter index) of inputs that
     become outputs; `donors`: (parameter number, parameter index) of inputs that may be reused."""
 
@@ -252,7 +252,7 @@ def measure(computation: Computation) -> str:
     return ""
 
 
-def check_sizes(program: Program) -> None:
+def check_sizes(program: XlaProgram) -> None:
     """UserError where a short file describes a program that is too large to be written out."""
     count = program.instruction_count
     functions = {

@@ -1,4 +1,4 @@
-"""XLA's protobuf files become a `Program`: HloModuleProto, HloProto, HloSnapshot."""
+"""XLA's protobuf files become a `XlaProgram`: HloModuleProto, HloProto, HloSnapshot."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .locations import Frames
 from .program import (
     Computation,
     Instruction,
-    Program,
     Shape,
+    XlaProgram,
     check_shape,
     measure,
 )
@@ -98,7 +98,7 @@ def _is_computation(data: memoryview) -> bool:
     return False
 
 
-def read_protobuf(data: memoryview, source: str) -> Program:
+def read_protobuf(data: memoryview, source: str) -> XlaProgram:
     """The program of a file; UserError where it is damaged or holds no HLO module."""
     module = find_module(data)
     if module is None:
@@ -118,7 +118,7 @@ class ProtobufReader:
         self._unknown: set[tuple[str, int]] = set()
         self._metadata: list[memoryview] = []
 
-    def program(self, data: memoryview) -> Program:
+    def program(self, data: memoryview) -> XlaProgram:
         module = messages.MODULE.read(data, self._unknown)
         computations: list[Computation] = []
         by_id: dict[int, Computation] = {}
@@ -137,13 +137,13 @@ class ProtobufReader:
                 raise Damaged("the entry computation is missing")
             entry = named[0]
         frames = Frames.of_proto(module.get("stack_frame_index", {}), self._metadata)
-        program = Program(
+        program = XlaProgram(
             module.get("name", ""), self.source, entry, computations, locate=frames.location
         )
         self._module_facts(program, module)
         return program
 
-    def _module_facts(self, program: Program, module: Mapping[str, Any]) -> None:
+    def _module_facts(self, program: XlaProgram, module: Mapping[str, Any]) -> None:
         for item in module.get("input_output_alias", {}).get("entries", ()):
             program.aliases.append(
                 (

@@ -1,4 +1,4 @@
-"""HLO text, in all the forms in which XLA prints it, becomes a `Program`.
+"""HLO text, in all the forms in which XLA prints it, becomes a `XlaProgram`.
 
 Whole modules, with or without a header; names with or without "%"; operands with or without
 shapes, or instructions themselves; computations with or without their signatures.
@@ -16,7 +16,7 @@ from . import literals
 from .attributes import AttributeReader
 from .inference import infer
 from .locations import Frames
-from .program import Computation, Instruction, Program, Shape, measure
+from .program import Computation, Instruction, Shape, XlaProgram, measure
 from .scanner import SKIP
 
 _START = re.compile(SKIP + r"(?:HloModule\b|ENTRY\b)")
@@ -48,7 +48,7 @@ def is_hlo_text(text: str) -> bool:
     return _START.match(text) is not None
 
 
-def read_text(text: str, source: str) -> Program:
+def read_text(text: str, source: str) -> XlaProgram:
     """The program of HLO text; UserError with line and snippet where it is malformed."""
     reader = TextReader(text, source)
     try:
@@ -68,7 +68,7 @@ class TextReader(AttributeReader):
         self._tables: dict[str, list[Any]] = {}
         self._nested = 0
 
-    def program(self) -> Program:
+    def program(self) -> XlaProgram:
         title = ""
         facts: dict[str, Any] = {}
         if self.accept_word("HloModule"):
@@ -89,7 +89,7 @@ class TextReader(AttributeReader):
                 entry = computation
         if not found:
             self.fail("the module has no computation")
-        program = Program(title, self.source, entry or found[-1], found)
+        program = XlaProgram(title, self.source, entry or found[-1], found)
         # Computations that asynchronous operations wrap stand before those that they are in.
         program.computations = list(self.computations.values()) + [
             computation for computation in found if computation.name not in self.computations

@@ -37,7 +37,7 @@ def _checked(o: Op, values: Sequence[Any]) -> tuple[Any, ...]:
     return (*arrays, None)
 
 
-class Communication(OpDefinition):
+class CommunicationOperation(OpDefinition):
     """What operations with a token in and a token out have in common."""
 
     pattern = "opaque"
@@ -73,7 +73,7 @@ TOKEN_LAST = constraint("tensors, then a token", _token)
 PAYLOAD = constraint("results are tensors, then a token", any_result(_payload))
 
 
-class Send(Communication, name="send"):
+class Send(CommunicationOperation, name="send"):
     """Put inputs into channel channel_id, for the host or for the paired process."""
 
     inputs = variadic()
@@ -97,7 +97,7 @@ class Send(Communication, name="send"):
         return (None,)
 
 
-class Receive(Communication, name="recv"):
+class Receive(CommunicationOperation, name="recv"):
     """results = the next value in channel channel_id, and a token."""
 
     token = operand()
@@ -127,7 +127,7 @@ class Receive(Communication, name="recv"):
         return _checked(o, found)
 
 
-class Infeed(Communication, name="infeed"):
+class Infeed(CommunicationOperation, name="infeed"):
     """results = what the host feeds next, and a token."""
 
     token = operand()
@@ -140,7 +140,7 @@ class Infeed(Communication, name="infeed"):
         return _checked(o, context["process"].next_infeed(o))
 
 
-class Outfeed(Communication, name="outfeed"):
+class Outfeed(CommunicationOperation, name="outfeed"):
     """Give inputs to the host."""
 
     inputs = variadic()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Kind, Space, identity
+from ..access import Access, IterationKind, Space, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors, alike
 from ..graph import Op
 from ..room import Case, attribute, constraint, operand, variadic
@@ -65,7 +65,7 @@ class TopK(Decomposed, name="chlo.top_k"):
     def access(self, o: Op) -> Access | None:
         space = Space(o.results[0].dims)
         rows = identity(o.operand.rank - 1)
-        return space.access((*rows, space.inner(o.operand.dims[-1], Kind.GATHER)))
+        return space.access((*rows, space.inner(o.operand.dims[-1], IterationKind.GATHER)))
 
     def shard(self, o: Op) -> Factors | None:
         last = o.operand.rank - 1

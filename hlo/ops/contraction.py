@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Kind, Space, at, identity
+from ..access import Access, Index, IterationKind, Space, at, identity
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
 from ..types import BF16, C64, F32, F64, I8, I32, TensorType, Type
@@ -94,7 +94,7 @@ class DotGeneral(OpDefinition, name="dot_general"):
                 place += 1
         contracting = zip(o.lhs_contracting_dimensions, o.rhs_contracting_dimensions, strict=True)
         for left, right in contracting:
-            lhs[left] = rhs[right] = space.inner(o.lhs.dims[left], Kind.REDUCE, "add")
+            lhs[left] = rhs[right] = space.inner(o.lhs.dims[left], IterationKind.REDUCE, "add")
         return space.access(*([side[d] for d in sorted(side)] for side in (lhs, rhs)))
 
     def flops(self, o: Op) -> float:
@@ -207,7 +207,7 @@ class Dot(OpDefinition, name="dot"):
 
     def access(self, o: Op) -> Access | None:
         space = Space(o.type.dims)
-        depth = space.inner(o.lhs.dims[-1], Kind.REDUCE, "add")
+        depth = space.inner(o.lhs.dims[-1], IterationKind.REDUCE, "add")
         left = o.lhs.rank - 1
         rows, columns = identity(left), [at(left + d) for d in range(o.rhs.rank - 1)]
         return space.access((*rows, depth), (depth, *columns))

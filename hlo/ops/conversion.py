@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..access import Access, Kind, Space, identity
+from ..access import Access, IterationKind, Space, identity
 from ..factors import FactorBuilder, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
@@ -91,7 +91,7 @@ class BitcastConvert(OpDefinition, name="bitcast_convert"):
         operand, result = o.operand.tensor, o.type
         space = Space(result.dims)
         if operand.rank > result.rank:  # a last dim of parts becomes one element
-            parts = space.inner(operand.dims[-1], Kind.GATHER)
+            parts = space.inner(operand.dims[-1], IterationKind.GATHER)
             return space.access((*identity(result.rank), parts))
         return space.access(identity(operand.rank))
 
@@ -233,7 +233,7 @@ class Complex(OpDefinition, name="complex"):
         yield Case("complex_f64", hostile(F64, 2))
 
 
-class Part(OpDefinition):
+class ComplexPart(OpDefinition):
     """One part of a complex number; a real operand is its own real part."""
 
     pattern = "elementwise"
@@ -251,7 +251,7 @@ class Part(OpDefinition):
         yield Case(f"{self.name}_float", hostile(F32, 1, "finite"))
 
 
-class Real(Part, name="real"):
+class Real(ComplexPart, name="real"):
     """result = real part of operand."""
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
@@ -259,7 +259,7 @@ class Real(Part, name="real"):
         return np.array(x.real) if x.dtype.kind == "c" else x
 
 
-class Imag(Part, name="imag"):
+class Imag(ComplexPart, name="imag"):
     """result = imaginary part of operand; zero for a real operand."""
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:

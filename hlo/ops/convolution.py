@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Kind, Space, Term, at, windowed
+from ..access import Access, Index, IndexTerm, IterationKind, Space, at, windowed
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
@@ -209,14 +209,14 @@ def convolution_access(o: Op, padding: Sequence[tuple[int, int]]) -> Access:
     strides, _, base, dilation, reversal = window_attributes(o)
     space = Space(o.type.dims)
     batch, feature = at(o.output_batch_dimension), o.output_feature_dimension
-    depth = space.inner(o.rhs.dims[o.kernel_input_feature_dimension], Kind.REDUCE, "add")
+    depth = space.inner(o.rhs.dims[o.kernel_input_feature_dimension], IterationKind.REDUCE, "add")
     groups = max(o.feature_group_count, o.batch_group_count)
     per_group = o.type.dims[feature] // groups
 
     def of_group(index: Index, size: int) -> Index:
         if groups == 1 or per_group == 0:
             return index
-        return Index((Term(feature, size, per_group), *index.terms))
+        return Index((IndexTerm(feature, size, per_group), *index.terms))
 
     lhs, rhs = [Index()] * o.lhs.rank, [Index()] * o.lhs.rank
     if o.batch_group_count > 1:
@@ -235,7 +235,7 @@ def convolution_access(o: Op, padding: Sequence[tuple[int, int]]) -> Access:
         )
     ):  # fmt: skip
         size = o.rhs.dims[kernel]
-        position = rhs[kernel] = space.inner(size, Kind.WINDOW, "add")
+        position = rhs[kernel] = space.inner(size, IterationKind.WINDOW, "add")
         lhs[source] = windowed(
             position, result, strides[axis], dilation[axis], padding[axis][0], base[axis],
             size if reversal[axis] else 0,

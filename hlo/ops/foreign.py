@@ -8,7 +8,7 @@ from typing import Any
 from ..contracts import call_factors
 from ..errors import UserError
 from ..factors import Factors
-from ..foreign import Buffer, HostCode, TensorMap, read_codes
+from ..foreign import BufferAddress, HostCode, TensorMap, read_codes
 from ..graph import Op, Region
 from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, variadic
 from ..types import F32, TensorType, Type, unsharded
@@ -32,9 +32,13 @@ def _buffers_exist(o: Op) -> bool:
         for launch in code.launches:
             for argument in launch.arguments:
                 buffer = argument.buffer if isinstance(argument, TensorMap) else argument
-                if isinstance(buffer, Buffer) and buffer.slot >= slots:
+                if isinstance(buffer, BufferAddress) and buffer.slot >= slots:
                     return False
-                if isinstance(buffer, Buffer) and buffer.slot < 0 and buffer.offset > code.scratch:
+                if (
+                    isinstance(buffer, BufferAddress)
+                    and buffer.slot < 0
+                    and buffer.offset > code.scratch
+                ):
                     return False
     return True
 

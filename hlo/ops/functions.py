@@ -39,7 +39,7 @@ from .shape import broadcast_indices
 Formula = Callable[..., Term]
 
 
-class Function(Decomposed):
+class RealFunction(Decomposed):
     """A formula of one real operand; complex numbers go through numpy's function."""
 
     pattern = "elementwise"
@@ -381,15 +381,15 @@ class BroadcastSelect(Decomposed, name="chlo.broadcast_select"):
 
 
 ROOMS: tuple[OpDefinition, ...] = (
-    Function("chlo.tan", _tan, "result = tangent.", np.tan, domain="finite"),
-    Function("chlo.sinh", _sinh, "result = (exp(x) - exp(-x)) / 2.", np.sinh),
-    Function("chlo.cosh", _cosh, "result = (exp(x) + exp(-x)) / 2.", np.cosh),
-    Function("chlo.acos", _acos, "result = the angle whose cosine is operand.", np.arccos),
-    Function("chlo.asin", _asin, "result = the angle whose sine is operand.", np.arcsin),
-    Function("chlo.atan", _atan, "result = the angle whose tangent is operand.", np.arctan),
-    Function("chlo.acosh", _acosh, "result = log(x + sqrt(x^2 - 1)).", np.arccosh),
-    Function("chlo.asinh", _asinh, "result = log(x + sqrt(x^2 + 1)).", np.arcsinh),
-    Function("chlo.atanh", _atanh, "result = log((1 + x) / (1 - x)) / 2.", np.arctanh),
+    RealFunction("chlo.tan", _tan, "result = tangent.", np.tan, domain="finite"),
+    RealFunction("chlo.sinh", _sinh, "result = (exp(x) - exp(-x)) / 2.", np.sinh),
+    RealFunction("chlo.cosh", _cosh, "result = (exp(x) + exp(-x)) / 2.", np.cosh),
+    RealFunction("chlo.acos", _acos, "result = the angle whose cosine is operand.", np.arccos),
+    RealFunction("chlo.asin", _asin, "result = the angle whose sine is operand.", np.arcsin),
+    RealFunction("chlo.atan", _atan, "result = the angle whose tangent is operand.", np.arctan),
+    RealFunction("chlo.acosh", _acosh, "result = log(x + sqrt(x^2 - 1)).", np.arccosh),
+    RealFunction("chlo.asinh", _asinh, "result = log(x + sqrt(x^2 + 1)).", np.arcsinh),
+    RealFunction("chlo.atanh", _atanh, "result = log((1 + x) / (1 - x)) / 2.", np.arctanh),
     Square(),
     Conjugate(),
     IsInfinite("chlo.is_inf", (1, -1)),

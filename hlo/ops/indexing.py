@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Kind, Space, at, identity
+from ..access import Access, Index, IterationKind, Space, at, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
@@ -177,7 +177,7 @@ def gather_access(o: Op, sizes: Sequence[int]) -> Access:
     components = [d for d in range(o.start_indices.rank) if d != o.index_vector_dim]
     place = dict(zip(components, batch, strict=True))
     starts = [
-        at(place[d]) if d in place else space.inner(size, Kind.GATHER)
+        at(place[d]) if d in place else space.inner(size, IterationKind.GATHER)
         for d, size in enumerate(o.start_indices.dims)
     ]
     offsets = list(o.offset_dims)
@@ -190,7 +190,7 @@ def gather_access(o: Op, sizes: Sequence[int]) -> Access:
             axis = o.start_indices_batching_dims[o.operand_batching_dims.index(d)]
             operand.append(at(place[axis]))
         elif d in o.start_index_map and sizes[d] != size:
-            operand.append(space.inner(size, Kind.GATHER))
+            operand.append(space.inner(size, IterationKind.GATHER))
         else:
             operand.append(Index() if offset is None else at(offset))
     return space.access(operand, starts)
@@ -334,7 +334,7 @@ class TorchIndexSelect(OpDefinition, name="torch_index_select"):
         space = Space(o.type.dims)
         rest = o.index.rank - o.batch_dims
         operand = list(map(at, range(o.dim)))
-        operand.append(space.inner(o.operand.dims[o.dim], Kind.GATHER))
+        operand.append(space.inner(o.operand.dims[o.dim], IterationKind.GATHER))
         operand += [at(d - 1 + rest) for d in range(o.dim + 1, o.operand.rank)]
         chosen = [at(o.dim + d) for d in range(rest)]
         return space.access(operand, [*identity(o.batch_dims), *chosen])

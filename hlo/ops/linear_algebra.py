@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Kind, Space, at, identity
+from ..access import Access, IterationKind, Space, at, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand
@@ -144,7 +144,10 @@ class TriangularSolve(OpDefinition, name="triangular_solve"):
         batch = identity(o.b.rank - 2)
         matrix = space.whole(o.a.dims[-2:])
         solved, other = (-2, -1) if o.left_side else (-1, -2)
-        sides = {solved: space.inner(o.b.dims[solved], Kind.GATHER), other: at(o.b.rank + other)}
+        sides = {
+            solved: space.inner(o.b.dims[solved], IterationKind.GATHER),
+            other: at(o.b.rank + other),
+        }
         return space.access((*batch, *matrix), (*batch, sides[-2], sides[-1]))
 
     def shard(self, o: Op) -> Factors | None:

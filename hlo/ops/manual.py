@@ -52,7 +52,7 @@ Cuts = Sequence[Sequence[str]]  # axes that cut each dimension, major to minor
 Window = tuple[slice, ...]
 
 
-class Piece(NamedTuple):
+class GroupPiece(NamedTuple):
     """What the member of a group holds of a whole result: the block at `window`, or, of a value
     that is unreduced, its term number `term`, in the order in which terms are folded."""
 
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     window: Window
 
 
-class Layout:
+class ManualLayout:
     """Where each device of a mesh stands, and which block of a tensor it holds."""
 
     def __init__(self, o: Op) -> None:
@@ -112,17 +112,17 @@ class Layout:
 
     def pieces(
         self, device: int, cuts: Cuts, sharding: Sharding | None, shape: Sequence[int]
-    ) -> list[Piece]:
+    ) -> list[GroupPiece]:
         """What the device's whole result of that shape is put together from: each piece once, from
         the device itself where it holds it, else from the first member of its group that does."""
-        pending, pieces = self.pending(sharding), dict[tuple[Any, ...], Piece]()
+        pending, pieces = self.pending(sharding), dict[tuple[Any, ...], GroupPiece]()
         terms: dict[Any, int] = {}  # block -> how many terms of it are known
         for member in self.group(device):
             window = self.window(member, cuts, shape)
             place = tuple(axis.start for axis in window)
             key = place, self.index(member, pending)
             if key not in pieces:
-                pieces[key] = Piece(member, terms.get(place, 0), window)
+                pieces[key] = GroupPiece(member, terms.get(place, 0), window)
                 terms[place] = terms.get(place, 0) + 1
             elif member == device:
                 pieces[key] = pieces[key]._replace(member=member)
@@ -131,7 +131,7 @@ class Layout:
 
 def _is_mesh(o: Op) -> bool:
     try:
-        layout = Layout(o)
+        layout = ManualLayout(o)
         mesh = layout.mesh
         for axes in (axes for cuts in (*o.in_shardings, *o.out_shardings) for axes in cuts):
             for axis in map(axis_of, axes):
@@ -146,7 +146,7 @@ def _is_cut(o: Op, whole: Sequence[Type], parts: Sequence[Type], shardings: Sequ
     """Each of `parts` is the block of its tensor in `whole` that one device holds."""
     if not len(whole) == len(parts) == len(shardings):
         return False
-    layout = Layout(o)
+    layout = ManualLayout(o)
     for kind, local, cuts in zip(whole, parts, shardings, strict=True):
         if isinstance(kind, TokenType):
             continue
@@ -232,7 +232,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
     C4 = constraint("shardings are empty or agree with in_shardings and out_shardings", _agree)
 
     def infer(self, o: Op) -> Sequence[Type]:
-        layout, found = Layout(o), []
+        layout, found = ManualLayout(o), []
         for kind, cuts in zip(o.regions[0].result_types, o.out_shardings, strict=False):
             if isinstance(kind, TensorType):
                 dims = [d * layout.parts(a) for d, a in zip(kind.dims, cuts, strict=False)]
@@ -241,10 +241,10 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
         return found
 
     def devices(self, o: Op) -> int:
-        return Layout(o).count
+        return ManualLayout(o).count
 
     def evaluate(self, o: Op, *arrays: Any, **context: Any) -> Any:
-        process, layout = context["process"], Layout(o)
+        process, layout = context["process"], ManualLayout(o)
         grid = process.grid
         if (grid.replicas, grid.partitions) == (1, layout.count):
             return self._block(o, layout, arrays, process, context["run"])
@@ -260,7 +260,7 @@ class ManualComputation(OpDefinition, name="sdy.manual_computation"):
 
         return context["spread"](layout.count, task)[0]
 
-    def _block(self, o: Op, layout: Layout, arrays: Any, process: Any, run: Any) -> Any:
+    def _block(self, o: Op, layout: ManualLayout, arrays: Any, process: Any, run: Any) -> Any:
         """The whole results, from this device's part and those of the others."""
         device = process.number
         stated = whole_shardings(o)

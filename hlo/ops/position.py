@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Space, Start, Term, identity
+from ..access import Access, ClampedStart, Index, IndexTerm, Space, identity
 from ..errors import UserError
 from ..factors import Factor, FactorBuilder, FactorKind, Factors, resized
 from ..graph import Op, constant_of
@@ -53,7 +53,10 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
     def access(self, o: Op) -> Access | None:
         dims = enumerate(zip(o.operand.dims, o.slice_sizes, strict=True))
         indices = [
-            Index((Term(d),), start=Start(1 + d, dim - size) if not is_same(size, dim) else None)
+            Index(
+                (IndexTerm(d),),
+                start=ClampedStart(1 + d, dim - size) if not is_same(size, dim) else None,
+            )
             for d, (dim, size) in dims
         ]
         return Space(o.type.dims).access(indices, *((),) * o.operand.rank)
@@ -118,7 +121,8 @@ class DynamicUpdateSlice(OpDefinition, name="dynamic_update_slice"):
         dims = enumerate(zip(o.operand.dims, o.update.dims, strict=True))
         indices = [
             Index(
-                (Term(d),), start=Start(2 + d, dim - size, -1) if not is_same(size, dim) else None
+                (IndexTerm(d),),
+                start=ClampedStart(2 + d, dim - size, -1) if not is_same(size, dim) else None,
             )
             for d, (dim, size) in dims
         ]

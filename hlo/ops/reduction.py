@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Kind, Space, at, elementwise
+from ..access import Access, IterationKind, Space, at, elementwise
 from ..factors import Factor, FactorBuilder, Factors, alike, reducing
 from ..graph import Op, Region
 from ..room import Case, Constraint, OpDefinition, attribute, constraint, variadic
@@ -119,7 +119,7 @@ class Reduce(OpDefinition, name="reduce"):
         indices, place = [], 0
         for d, size in enumerate(o.operands[0].dims):
             if d in o.dimensions:
-                indices.append(space.inner(size, Kind.REDUCE, monoid))
+                indices.append(space.inner(size, IterationKind.REDUCE, monoid))
             else:
                 indices.append(at(place))
                 place += 1

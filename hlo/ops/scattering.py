@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Kind, Space, at, identity
+from ..access import Access, IterationKind, Space, at, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors, alike, reducing
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, variadic
@@ -148,7 +148,7 @@ class Scatter(OpDefinition, name="scatter"):
         for d, size in enumerate(_updates(o)[0].dims):
             place = kept[o.update_window_dims.index(d)] if d in o.update_window_dims else None
             if place is None or place in o.scatter_dims_to_operand_dims:
-                updates.append(space.inner(size, Kind.GATHER))
+                updates.append(space.inner(size, IterationKind.GATHER))
             else:  # a window dim that no index moves
                 updates.append(at(place))
         count = len(o.operands) // 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Space, Term, at, identity, reshaped
+from ..access import Access, Index, IndexTerm, Space, at, identity, reshaped
 from ..factors import Factor, FactorBuilder, FactorKind, Factors, reshaping, resized
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, operand, variadic
@@ -364,7 +364,8 @@ class Pad(OpDefinition, name="pad"):
     def access(self, o: Op) -> Access | None:
         edges = enumerate(zip(o.edge_padding_low, o.interior_padding, strict=True))
         indices = [
-            Index((Term(d),), -low, divisor=gap + 1, dilated=gap > 0) for d, (low, gap) in edges
+            Index((IndexTerm(d),), -low, divisor=gap + 1, dilated=gap > 0)
+            for d, (low, gap) in edges
         ]
         return Space(o.type.dims).access(indices, ())
 

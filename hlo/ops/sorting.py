@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Kind, Space, identity
+from ..access import Access, IterationKind, Space, identity
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op
 from ..room import Case, OpDefinition, attribute, constraint, variadic
@@ -67,7 +67,7 @@ class Sort(OpDefinition, name="sort"):
     def access(self, o: Op) -> Access | None:
         space = Space(o.inputs[0].dims)
         indices = list(identity(o.inputs[0].rank))
-        indices[o.dimension] = space.inner(o.inputs[0].dims[o.dimension], Kind.GATHER)
+        indices[o.dimension] = space.inner(o.inputs[0].dims[o.dimension], IterationKind.GATHER)
         return space.access(*([indices] * len(o.inputs)))
 
     def shard(self, o: Op) -> Factors | None:

@@ -19,7 +19,7 @@ from ..types import F64, Type
 from .clauses import same_dims
 from .decomposed import Decomposed, Term, exp, in_f32, log, log1p, polynomial, sqrt, where
 from .examples import f32, f64
-from .functions import Function
+from .functions import RealFunction
 
 ERF_LIMIT = 3.832506856900711  # |erf| rounds to one in f32 from here on
 ERF_ALPHA = (
@@ -331,12 +331,12 @@ def _polygamma(n: Term, x: Term) -> Term:
 
 
 ROOMS: tuple[OpDefinition, ...] = (
-    Function("chlo.erf", _erf, "result = 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x."),
-    Function("chlo.erfc", _erfc, "result = 1 - erf(x)."),
-    Function("chlo.erf_inv", _erf_inv, "result = the number whose erf is operand."),
-    Function("chlo.lgamma", _lgamma, "result = log |gamma(x)|."),
-    Function("chlo.digamma", _digamma, "result = derivative of log gamma.", domain="finite"),
-    Function("chlo.bessel_i1e", _bessel_i1e, "result = exp(-|x|) I1(x).", domain="ordered"),
+    RealFunction("chlo.erf", _erf, "result = 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x."),
+    RealFunction("chlo.erfc", _erfc, "result = 1 - erf(x)."),
+    RealFunction("chlo.erf_inv", _erf_inv, "result = the number whose erf is operand."),
+    RealFunction("chlo.lgamma", _lgamma, "result = log |gamma(x)|."),
+    RealFunction("chlo.digamma", _digamma, "result = derivative of log gamma.", domain="finite"),
+    RealFunction("chlo.bessel_i1e", _bessel_i1e, "result = exp(-|x|) I1(x).", domain="ordered"),
     Zeta(),
     Polygamma(),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..access import Access, Index, Kind, Space, Term, windowed
+from ..access import Access, Index, IndexTerm, IterationKind, Space, windowed
 from ..factors import Factor, FactorBuilder, FactorKind, Factors
 from ..graph import Op, Region, Value, repeated_constant
 from ..room import BuildRegion, Case, OpDefinition, attribute, constraint, operand, variadic
@@ -114,7 +114,7 @@ class ReduceWindow(OpDefinition, name="reduce_window"):
         strides, base, dilations, padding = _window_attributes(o, len(o.window_dimensions))
         indices = []
         for d, size in enumerate(o.window_dimensions):
-            position = space.inner(size, Kind.WINDOW, monoid)
+            position = space.inner(size, IterationKind.WINDOW, monoid)
             low = padding[d][0]
             indices.append(windowed(position, d, strides[d], dilations[d], low, base[d]))
         count = len(o.operands) // 2
@@ -304,9 +304,9 @@ class SelectAndScatter(OpDefinition, name="select_and_scatter"):
         operand, source = [], []
         for d, (size, stride, (low, _)) in enumerate(zip(sizes, strides, padding, strict=True)):
             # the windows over an element, and all elements of those windows
-            (start,) = space.inner(size, Kind.WINDOW).terms
-            (position,) = space.inner(size, Kind.GATHER).terms
-            over = (Term(d), start._replace(coefficient=-1))
+            (start,) = space.inner(size, IterationKind.WINDOW).terms
+            (position,) = space.inner(size, IterationKind.GATHER).terms
+            over = (IndexTerm(d), start._replace(coefficient=-1))
             source.append(Index(over, low, divisor=stride, dilated=stride > 1))
             operand.append(Index((*over, position)))
         return space.access(operand, source, ())

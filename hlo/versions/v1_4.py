@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import UserError
-from ..sharding import Reader, Sharding, parse_mesh
+from ..sharding import Sharding, ShardingReader, parse_mesh
 
 VERSION = "1.4"
 OPERATIONS = frozenset(
@@ -105,7 +105,7 @@ class _Constraints:
             if entry.value.WhichOneof("kind") != "text":
                 continue
             text = self.message.strings[entry.value.text]
-            reader = Reader(text.removeprefix("#sdy.sharding").removeprefix("_per_value"))
+            reader = ShardingReader(text.removeprefix("#sdy.sharding").removeprefix("_per_value"))
             try:
                 if "_per_value" in text:
                     reader.expect("<")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.precision import TF32, may_use_tf32
-from ..machine import Blocks, Machine, Unit
+from ..machine import BlockExecution, Machine, Unit
 from ..tiles.access import Box, compose
 from ..tiles.expressions import Expression
 from ..tiles.implicit import refusal
@@ -57,7 +57,7 @@ class BlockCounter(Counter):
         ]
 
     @property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> BlockExecution:
         assert self.machine.blocks is not None
         return self.machine.blocks
 

@@ -1,7 +1,7 @@
 """Tile sizes without a search: every aligned configuration is scored at once, the best are kept.
 
-A `Problem` lists its eligible configurations as arrays and says what they do (`Features`); the
-machine says how long that takes. No configuration is ever run here.
+A `TilingProblem` lists its eligible configurations as arrays and says what they do (`Features`);
+the machine says how long that takes. No configuration is ever run here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .model import Features, seconds, work
 Array = np.ndarray[Any, Any]
 
 
-class Problem(Protocol):
+class TilingProblem(Protocol):
     """One kernel whose tile sizes are to be chosen."""
 
     @property
@@ -51,7 +51,7 @@ class Scores:
 
 
 def score(
-    problem: Problem, configurations: Array, machine: Machine, executors: int | None = None
+    problem: TilingProblem, configurations: Array, machine: Machine, executors: int | None = None
 ) -> Scores:
     """Predictions for the given configurations; executors: all of the machine's."""
     count = executors or machine.executors
@@ -62,7 +62,9 @@ def score(
     return Scores(time, area, np.broadcast_to(problem.footprint(configurations), shape))
 
 
-def ranked(problem: Problem, machine: Machine, executors: int | None = None) -> tuple[Array, Array]:
+def ranked(
+    problem: TilingProblem, machine: Machine, executors: int | None = None
+) -> tuple[Array, Array]:
     """All configurations from the best to the worst, and their predicted seconds."""
     every = problem.configurations
     scores = score(problem, every, machine, executors)

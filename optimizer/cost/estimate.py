@@ -19,10 +19,10 @@ from ...hlo.deciding import at_hint, current, estimating
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
-from ..tiles.access import Box, Propagation, Span, access_of, inner_spans, propagate
-from ..tiles.build import Group
+from ..tiles.access import Box, Span, TilePropagation, access_of, inner_spans, propagate
+from ..tiles.build import TileGroup
 from ..tiles.expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
-from ..tiles.streaming import Stage, Stream
+from ..tiles.streaming import StreamedGroup, StreamStage
 from .model import Features, Traffic, home, level_of, rates, seconds
 
 MOST_SIZES = 4096
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
     time: float
     sizes: tuple[int, ...]
-    stream: Stream | None = None
+    stream: StreamedGroup | None = None
     step: int = 0
     way: int = 0
 
@@ -81,9 +81,9 @@ class _Candidates:
 
 
 def plans(
-    group: Group,
+    group: TileGroup,
     machine: Machine,
-    ways: Sequence[Stream | None],
+    ways: Sequence[StreamedGroup | None],
     most: int = 8,
     counter: type[Counter] | None = None,
     written: bool = True,
@@ -103,9 +103,9 @@ def plans(
 
 
 def _plans(
-    group: Group,
+    group: TileGroup,
     machine: Machine,
-    stream: Stream | None,
+    stream: StreamedGroup | None,
     most: int,
     kind: type[Counter],
     whole: bool,
@@ -136,7 +136,7 @@ def _plans(
 
 
 def retimed(
-    group: Group,
+    group: TileGroup,
     machine: Machine,
     plan: Plan,
     clipped: bool,
@@ -161,8 +161,8 @@ def retimed(
 
 
 def priced(
-    group: Group, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
-    stream: Stream | None, step: int,
+    group: TileGroup, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
+    stream: StreamedGroup | None, step: int,
 ) -> Any:  # fmt: skip
     """Seconds of a group as a kernel, for each of some tile sizes of its roots' dims."""
     with estimating():
@@ -170,15 +170,15 @@ def priced(
 
 
 def _counter(
-    group: Group, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
-    stream: Stream | None, step: int,
+    group: TileGroup, machine: Machine, kind: type[Counter], sizes: Sequence[Sequence[int]],
+    stream: StreamedGroup | None, step: int,
 ) -> Counter:  # fmt: skip
     columns = tuple(np.array([(*one, step) for one in sizes], np.int64).T)
     candidates = _Candidates(columns, tuple(map(at_hint, group.roots[0].dims)))
     return kind(group, machine, stream, candidates, _symbolic(group, stream))
 
 
-def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
+def level_bytes(group: TileGroup, machine: Machine, plan: Plan) -> dict[str, float]:
     """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
     scratch included."""
     with estimating():
@@ -191,7 +191,7 @@ def level_bytes(group: Group, machine: Machine, plan: Plan) -> dict[str, float]:
     return found
 
 
-def _candidates(dims: Sequence[Dim], stream: Stream | None, whole: bool) -> _Candidates:
+def _candidates(dims: Sequence[Dim], stream: StreamedGroup | None, whole: bool) -> _Candidates:
     choices: list[list[int]] = []
     for place, dim in enumerate(dims):
         last = place == len(dims) - 1
@@ -221,7 +221,7 @@ def _upto(size: int, sizes: Sequence[int]) -> list[int]:
     return [n for place, n in enumerate(sizes) if place == 0 or sizes[place - 1] < size]
 
 
-def _fixed(parts: Propagation, candidates: _Candidates) -> Any:
+def _fixed(parts: TilePropagation, candidates: _Candidates) -> Any:
     """The candidates in which tiles have sizes that no call decides."""
     every = {span.size for box in parts.boxes.values() for span in box.spans}
     every |= {span.size for spans in parts.inner.values() for span in spans}
@@ -237,7 +237,9 @@ def _fixed(parts: Propagation, candidates: _Candidates) -> Any:
     return fixed
 
 
-def _symbolic(group: Group, stream: Stream | None, whole: bool = False) -> Propagation:
+def _symbolic(
+    group: TileGroup, stream: StreamedGroup | None, whole: bool = False
+) -> TilePropagation:
     """The group's boxes with symbols for sizes; `whole`: the last dim is not cut, which keeps boxes
     small that come from reshapes of it."""
     dims = group.roots[0].dims
@@ -271,11 +273,11 @@ class Counter:
 
     def __init__(
         self,
-        group: Group,
+        group: TileGroup,
         machine: Machine,
-        stream: Stream | None,
+        stream: StreamedGroup | None,
         candidates: _Candidates,
-        parts: Propagation,
+        parts: TilePropagation,
         sizes: Mapping[str, Any] | None = None,
     ) -> None:
         self.group, self.machine, self.stream = group, machine, stream
@@ -312,7 +314,11 @@ class Counter:
         if self.stream is None:
             return 1.0
         stage = self.stream.stages[op.results[0]]
-        return self.trips if stage in (Stage.ALONG, Stage.FOLD, Stage.RUNNING) else 1.0
+        return (
+            self.trips
+            if stage in (StreamStage.ALONG, StreamStage.FOLD, StreamStage.RUNNING)
+            else 1.0
+        )
 
     def seconds(self) -> Any:
         return seconds(self.features(), self.machine, self.executors)

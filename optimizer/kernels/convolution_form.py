@@ -47,7 +47,7 @@ def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
         value.tensor.size for value in (*main.operands, main.result)
     ):
         return None
-    window = _Window(*(tuple(part) for part in parts))
+    window = _WindowAttributes(*(tuple(part) for part in parts))
     if any(d != 1 for d in window.base):
         if main.feature_group_count != 1 or any(s != 1 for s in window.strides):
             return None
@@ -63,7 +63,7 @@ def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
             return False
         with b.at(op.origin):
             x, w = (mapping.get(value, value) for value in op.operands)
-            form = _Form(b, main, window)
+            form = _ConvolutionForm(b, main, window)
             mapping[op.result] = form.build(x, w)
             first.extend(form.first)
         return True
@@ -89,7 +89,7 @@ def sums_one_feature(region: Region) -> bool:
 
 
 @dataclass(frozen=True)
-class _Window:
+class _WindowAttributes:
     """Of each spatial dim, as `window_attributes` gives them."""
 
     strides: tuple[int, ...]
@@ -133,10 +133,10 @@ def _lies_well(op: Op, side: int) -> bool:
     return last not in taps and (deep or size == 2) and value.dims[last] * size % _CHUNK == 0
 
 
-class _Form:
+class _ConvolutionForm:
     """Builds a convolution in its better form."""
 
-    def __init__(self, b: Builder, main: Op, window: _Window) -> None:
+    def __init__(self, b: Builder, main: Op, window: _WindowAttributes) -> None:
         self.b, self.main, self.window = b, main, window
         self.first: dict[Value, None] = {}  # what kernels before compute
         self.count = len(window.strides)
@@ -166,7 +166,12 @@ class _Form:
         return value if moved == tuple(range(len(moved))) else self.b.transpose(value, moved)
 
     def convolution(
-        self, image: Value, kernel: Value, window: _Window, type: TensorType, lies: Sequence[int]
+        self,
+        image: Value,
+        kernel: Value,
+        window: _WindowAttributes,
+        type: TensorType,
+        lies: Sequence[int],
     ) -> Value:
         """Of an image [n, spatial, features] and a kernel [out, taps, in]; `lies`: which dims of
         the result are batch, spatial dims and features."""
@@ -196,7 +201,7 @@ class _Form:
 
     # Few features.
 
-    def gathered(self, image: Value, kernel: Value) -> tuple[Value, Value, _Window]:
+    def gathered(self, image: Value, kernel: Value) -> tuple[Value, Value, _WindowAttributes]:
         """The window's pixels along the last dims as features, until they fill an instruction."""
         b, window = self.b, self.window
         fields = {name: list(getattr(window, name)) for name in _FIELDS}
@@ -216,7 +221,7 @@ class _Form:
         whole = self._whole(image.dims[-1])
         image, kernel = self.widened(image, whole), self.widened(kernel, whole)
         made = {name: tuple(values) for name, values in fields.items()}
-        return image, kernel, _Window(base=window.base, **made)
+        return image, kernel, _WindowAttributes(base=window.base, **made)
 
     def _unfolded(self, image: Value, number: int, taps: int) -> Value:
         """What the window sees along one spatial dim as features, tap after tap."""
@@ -328,7 +333,7 @@ class _Form:
                 for (low, taps, step), n, m in zip(same, whole, image.dims[1:-1], strict=True)
             )
             ones = (1,) * self.count
-            window = _Window(
+            window = _WindowAttributes(
                 ones, padding, ones, tuple(step for _, _, step in same), (False,) * self.count
             )
             type = main.type.with_dims((batch, *whole, dims[0]))

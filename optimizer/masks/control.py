@@ -9,12 +9,12 @@ from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import Dim, SymbolicDim, maximum, symbols_of
 from ...hlo.types import TensorType
-from .scope import SCALAR, Rule, Scope, Unmasked, Whole
+from .scope import SCALAR, MaskScope, Rule, Unmasked, Whole
 
 Place = tuple[int, int]  # of a size: value and axis
 
 
-def loop(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def loop(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """Sizes that the body leaves alone are those before the loop; others are carried."""
     changing: list[Place] = []
     while True:
@@ -28,7 +28,7 @@ def loop(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
 class _Loop:
     """One attempt: `changing` are the sizes that are carried."""
 
-    def __init__(self, s: Scope, op: Op, xs: list[Whole], changing: Sequence[Place]) -> None:
+    def __init__(self, s: MaskScope, op: Op, xs: list[Whole], changing: Sequence[Place]) -> None:
         self.s, self.op, self.changing = s, op, changing
         self.xs = [x if isinstance(x.value.type, TensorType) else Whole(x.value, ()) for x in xs]
         self.names = {place: s.named(self.declared(place)) for place in changing}
@@ -124,7 +124,7 @@ class _Loop:
         return [Whole(v, dims) for v, dims in zip(made, self.dims, strict=False)]
 
 
-def branch(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def branch(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """Sizes that differ among branches are results beside the tensors."""
     known = set(s.values) | s.given
     parts: list[tuple[Builder, list[Whole]]] = []

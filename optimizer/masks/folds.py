@@ -12,7 +12,7 @@ from ...hlo.symbols import Dim, maximum
 from ...hlo.types import I1, I8, I32, TensorType
 from ..rewrite import copied
 from ..rules.reductions import neutral
-from .scope import Rule, Scope, Unmasked, Whole
+from .scope import MaskScope, Rule, Unmasked, Whole
 
 
 def _neutral(b: Builder, name: str | None, start: Value, element: Any) -> Value:
@@ -26,7 +26,7 @@ def _neutral(b: Builder, name: str | None, start: Value, element: Any) -> Value:
     return start
 
 
-def reduce(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def reduce(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     count = len(xs) // 2
     name = bodies.monoid(op.regions[0]) if count == 1 else None
     first = xs[0]
@@ -45,7 +45,7 @@ def reduce(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     return [Whole(result, dims) for result in made.results]
 
 
-def window(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def window(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """Windows that reach beyond a size find padding there."""
     count = len(xs) // 2
     rank, first = xs[0].value.rank, xs[0]
@@ -78,7 +78,7 @@ def window(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     return [Whole(result, tuple(dims)) for result in made.results]
 
 
-def dot(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def dot(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Both sides are zero behind the sizes of what is summed over."""
     left, right = xs
     facts = op.attributes
@@ -103,7 +103,7 @@ def dot(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(b.op("dot_general", values, facts, (), [kind]).result, tuple(places))
 
 
-def convolution(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def convolution(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Pixels behind a size are zeros, as padding is."""
     image, kernel = xs
     batch, feature = op.input_batch_dimension, op.input_feature_dimension
@@ -138,7 +138,7 @@ def convolution(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(made.result, tuple(dims))
 
 
-def sort(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def sort(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """What is behind the size comes last, whatever it holds."""
     first = xs[0]
     for x in xs[1:]:
@@ -169,7 +169,7 @@ def _behind(region: Region) -> Region:
     return b.region([b("or", b.compare("LT", left, right), equal)])
 
 
-def scatter(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def scatter(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """Updates behind their sizes get a position at which nothing is."""
     count = len(xs) // 2
     inputs, indices, updates = xs[:count], xs[count], xs[count + 1 :]

@@ -10,10 +10,21 @@ from ...hlo.graph import Op, Value
 from ...hlo.ops.shape import padded_dim
 from ...hlo.symbols import Dim, SymbolicDim, maximum
 from ...hlo.types import I32, TensorType
-from .scope import Rule, Scope, Unmasked, Whole, entries_of, line, scalars, sliced, spread, taken
+from .scope import (
+    MaskScope,
+    Rule,
+    Unmasked,
+    Whole,
+    entries_of,
+    line,
+    scalars,
+    sliced,
+    spread,
+    taken,
+)
 
 
-def set_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def set_size(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """The first elements; a size out of bounds is an error of the call."""
     x, axis = xs[0], op.dimension
     scalar = op.operands[1]
@@ -34,11 +45,11 @@ def set_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(s.fit(b, x.value, s.whole(dims)), tuple(dims))
 
 
-def get_size(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def get_size(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(s.size(b, xs[0].dims[op.dimension]), ())
 
 
-def elementwise(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def elementwise(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """All tensors have the same true sizes, or the call is an error."""
     first = next(x for x in xs if x.value.rank)
     if op.type.rank != first.value.rank:
@@ -53,12 +64,12 @@ def elementwise(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(made.result, first.dims)
 
 
-def transpose(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def transpose(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     (x,) = xs
     return Whole(b.transpose(x.value, op.permutation), tuple(x.dims[d] for d in op.permutation))
 
 
-def shape_of(s: Scope, b: Builder, op: Op, vector: Value | None) -> tuple[Dim, ...]:
+def shape_of(s: MaskScope, b: Builder, op: Op, vector: Value | None) -> tuple[Dim, ...]:
     """The true dims of the result, which an operand tells where the type does not."""
     entries = None if vector is None else scalars(vector)
     found: list[Dim] = []
@@ -73,7 +84,7 @@ def shape_of(s: Scope, b: Builder, op: Op, vector: Value | None) -> tuple[Dim, .
     return tuple(found)
 
 
-def broadcast(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def broadcast(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     x, mapped = xs[0], op.broadcast_dimensions
     declared: list[Dim | None] = []
     for place, dim in enumerate(op.type.dims):
@@ -102,13 +113,13 @@ def broadcast(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(b.broadcast(s.fit(b, value, inner), whole, mapped), tuple(dims))
 
 
-def iota(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def iota(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     dims = shape_of(s, b, op, op.operands[0] if op.operands else None)
     kind = s.kind(dims, op.type.element)
     return Whole(b("iota", type=kind, iota_dimension=op.iota_dimension), dims)
 
 
-def reshape(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def reshape(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Elements in row-major order: as they lie, where those in use are the first ones of each row
     that stays together; else each is fetched from its place."""
     x = xs[0]
@@ -137,7 +148,7 @@ def _product(dims: Sequence[Dim]) -> Dim:
     return total
 
 
-def _fetched(s: Scope, b: Builder, x: Whole, dims: Sequence[Dim]) -> Value:
+def _fetched(s: MaskScope, b: Builder, x: Whole, dims: Sequence[Dim]) -> Value:
     """Each element of a reshape by its number among those in use."""
     whole = s.whole(dims)
     kind = TensorType(whole, I32)
@@ -162,7 +173,7 @@ def _fetched(s: Scope, b: Builder, x: Whole, dims: Sequence[Dim]) -> Value:
     return b.reshape(found, whole)
 
 
-def slice_(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def slice_(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     (x,) = xs
     value, dims = x.value, list(x.dims)
     bounds = zip(op.start_indices, op.limit_indices, op.strides, strict=True)
@@ -174,7 +185,7 @@ def slice_(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 
 
 def _part(
-    s: Scope, b: Builder, op: Op, x: Whole, value: Value, axis: int, start: Dim, limit: Dim,
+    s: MaskScope, b: Builder, op: Op, x: Whole, value: Value, axis: int, start: Dim, limit: Dim,
     stride: int, count: Dim | None = None,
 ) -> tuple[Value, Dim]:  # fmt: skip
     """[start:limit:stride] along one axis, of sizes that are known; its true size: `count`, where
@@ -199,7 +210,7 @@ def _with(value: Value, axis: int, size: Dim) -> tuple[Dim, ...]:
     return (*value.dims[:axis], size, *value.dims[axis + 1 :])
 
 
-def real_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def real_slice(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Bounds that are operands."""
     x = xs[0]
     starts, limits, strides = (entries_of(s, b, operand) for operand in op.operands[1:])
@@ -226,7 +237,7 @@ def real_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(value, tuple(dims))
 
 
-def concatenate(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def concatenate(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """What follows a tensor of a size that data decide is moved up to its end."""
     axis = op.dimension
     dims = list(xs[0].dims)
@@ -258,7 +269,7 @@ def _with_axis(dims: Sequence[Dim], axis: int, size: Dim) -> tuple[Dim, ...]:
     return (*dims[:axis], size, *dims[axis + 1 :])
 
 
-def pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def pad(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """The padding stands behind the true size, too."""
     x, filler = xs
     columns = zip(op.edge_padding_low, op.edge_padding_high, op.interior_padding, strict=True)
@@ -273,7 +284,7 @@ def pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(s.fit(b, made, s.whole(dims)), tuple(dims))
 
 
-def dynamic_pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def dynamic_pad(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Paddings that are operands: each element is fetched from its place."""
     x, filler = xs[:2]
     paddings = [entries_of(s, b, operand) for operand in op.operands[2:]]
@@ -309,7 +320,7 @@ def dynamic_pad(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 
 
 def _padded(
-    s: Scope, b: Builder, op: Op, axis: int, x: Whole, known: Sequence[Dim | None], total: Value
+    s: MaskScope, b: Builder, op: Op, axis: int, x: Whole, known: Sequence[Dim | None], total: Value
 ) -> Dim:  # fmt: skip
     """The true size of an axis that has been padded to `total`."""
     declared = op.type.dims[axis]
@@ -327,13 +338,13 @@ def _padded(
     return s.sized(b, op, declared, total)
 
 
-def _scalar(s: Scope, b: Builder, entry: int | Value) -> Value:
+def _scalar(s: MaskScope, b: Builder, entry: int | Value) -> Value:
     """An entry of a shape operand as an i32 scalar."""
     assert isinstance(entry, Value)
     return b.convert(b.reshape(s.find(entry).value, ()), I32)
 
 
-def reverse(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def reverse(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     (x,) = xs
     plain = tuple(d for d in op.dimensions if s.is_whole((x.dims[d],)))
     value = b("reverse", x.value, dimensions=plain) if plain else x.value
@@ -345,7 +356,7 @@ def reverse(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(value, x.dims)
 
 
-def gather(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def gather(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Positions are clamped into the true sizes."""
     x, indices = xs[0], xs[1]
     gone = {*op.collapsed_slice_dims, *op.operand_batching_dims}
@@ -394,7 +405,7 @@ def gather(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(b("gather", x.value, places, type=kind, slice_sizes=whole, **facts), dims)
 
 
-def dynamic_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def dynamic_slice(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     x, sizes = xs[0], op.slice_sizes
     starts = []
     for axis, start in enumerate(xs[1:]):
@@ -404,7 +415,7 @@ def dynamic_slice(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
 
 
 def _clamped(
-    s: Scope, b: Builder, start: Value, size: Dim, part: Dim, by_reader: bool = True
+    s: MaskScope, b: Builder, start: Value, size: Dim, part: Dim, by_reader: bool = True
 ) -> Value:
     """A start at which a part fits into the true size. by_reader: what reads it clamps it to the
     size of its operand itself."""
@@ -417,7 +428,7 @@ def _clamped(
     return b("clamp", zero, start, b("maximum", last, zero))
 
 
-def dynamic_update(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
+def dynamic_update(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     """Where it begins is clamped by the true sizes; no more than the update's own is written."""
     x, update = xs[0], xs[1]
     whole = s.is_whole(update.dims)
@@ -443,7 +454,7 @@ def dynamic_update(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> Whole:
     return Whole(b("select", mask, value, x.value), x.dims)
 
 
-def unchanged(s: Scope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
+def unchanged(s: MaskScope, b: Builder, op: Op, xs: list[Whole]) -> list[Whole]:
     """A barrier between operations."""
     made = b.op(op.name, [x.value for x in xs], op.attributes, (), [x.value.type for x in xs])
     return [Whole(v, x.dims) for v, x in zip(made.results, xs, strict=True)]

@@ -12,7 +12,7 @@ from ...hlo.symbols import Dim
 from ..rules.ranges import limits
 
 if TYPE_CHECKING:
-    from .scope import Scope
+    from .scope import MaskScope
 
 
 def is_at_most(left: Dim | None, right: Dim | None) -> bool:
@@ -25,7 +25,7 @@ def is_at_most(left: Dim | None, right: Dim | None) -> bool:
     return all(coefficient >= 0 for _, coefficient in rest.terms)
 
 
-def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | None]:
+def interval(value: Value, scope: MaskScope, depth: int = 16) -> tuple[int, Dim | None]:
     """What is proven of the elements of an integer or boolean value of the source: the least and
     the greatest number; None where the type alone bounds it."""
     least, most = limits(value.element)
@@ -35,7 +35,7 @@ def interval(value: Value, scope: Scope, depth: int = 16) -> tuple[int, Dim | No
     return max(low, least), high
 
 
-def _interval(value: Value, scope: Scope, depth: int) -> tuple[int, Dim | None]:
+def _interval(value: Value, scope: MaskScope, depth: int) -> tuple[int, Dim | None]:
     plain: tuple[int, Dim | None] = limits(value.element)[0], None
     if value.element.is_bool:
         return 0, 1
@@ -101,7 +101,7 @@ def _interval(value: Value, scope: Scope, depth: int) -> tuple[int, Dim | None]:
     return plain
 
 
-def is_proven(value: Value, scope: Scope) -> bool:
+def is_proven(value: Value, scope: MaskScope) -> bool:
     """Whether a comparison of integers of the source always holds."""
     op = value.op
     while op is not None and op.name in ("reshape", "convert"):

@@ -34,13 +34,13 @@ class Unmasked(Exception):
     """An operation has no mask here; the text says why."""
 
 
-Rule = Callable[["Scope", Builder, Op, list[Whole]], "Whole | list[Whole]"]
+Rule = Callable[["MaskScope", Builder, Op, list[Whole]], "Whole | list[Whole]"]
 
 
-class Scope:
+class MaskScope:
     """The state of one run of the pass."""
 
-    def __init__(self, module: Module, ops: Callable[[Scope, Builder, Region], None]) -> None:
+    def __init__(self, module: Module, ops: Callable[[MaskScope, Builder, Region], None]) -> None:
         """ops: appends what the operations of a region become."""
         self.module, self._ops = module, ops
         self.wholes: dict[Value, Whole] = {}  # of values with a size that data decide
@@ -384,7 +384,7 @@ def scalars(vector: Value) -> list[int | Value] | None:
     return entries
 
 
-def entries_of(s: Scope, b: Builder, vector: Value) -> list[int | Value] | None:
+def entries_of(s: MaskScope, b: Builder, vector: Value) -> list[int | Value] | None:
     """`scalars` of a shape operand, or where it is computed as a whole of such vectors, what each
     element is computed from."""
     found = scalars(vector)

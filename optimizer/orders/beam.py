@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .graph import TaskGraph
-from .state import State, Walker
+from .state import OrderState, OrderWalker
 
 WORK = 60_000  # moves that are looked at, about; more tasks get a narrower beam
 
@@ -14,9 +14,9 @@ def beam_order(graph: TaskGraph, floor: int = 0, work: int = WORK) -> list[int]:
 
     floor: bytes that any order needs. work: how many moves are looked at, about.
     """
-    walker = Walker(graph, graph.all, floor)
+    walker = OrderWalker(graph, graph.all, floor)
     first = walker.settled(walker.start(0, 0))
-    lengths: dict[int, dict[int, State]] = {first.done.bit_count(): {first.done: first}}
+    lengths: dict[int, dict[int, OrderState]] = {first.done.bit_count(): {first.done: first}}
     last = (graph.all & ~graph.lazy).bit_count()
     left = last
     while True:

@@ -11,10 +11,10 @@ import heapq
 from typing import NamedTuple
 
 from .graph import TaskGraph
-from .state import State, Walker
+from .state import OrderState, OrderWalker
 
 
-class Found(NamedTuple):
+class OrderResult(NamedTuple):
     """What a search knows: a way with a peak below what was known (None: there was none, or it was
     not found), its peak; what no way can be below; how many states were followed."""
 
@@ -27,18 +27,18 @@ class Found(NamedTuple):
 
 def best_moves(
     graph: TaskGraph, among: int, done: int, live: int, floor: int, known: int, work: int
-) -> Found:
+) -> OrderResult:
     """Moves for the tasks `among`, after those of `done` while `live` bytes live.
 
     floor: bytes that any order needs. known: the peak of a way that is known; only lower ones are
     looked for. work: after so many moves that were looked at it gives up.
     """
-    walker = Walker(graph, among, floor)
+    walker = OrderWalker(graph, among, floor)
     serial = states = 0
-    queue: list[tuple[int, int, int, int, State]] = []
+    queue: list[tuple[int, int, int, int, OrderState]] = []
     seen: dict[int, int] = {}
 
-    def push(state: State) -> None:
+    def push(state: OrderState) -> None:
         nonlocal serial
         if state.peak < known and seen.get(state.done, known) > state.peak:
             seen[state.done] = state.peak
@@ -52,12 +52,12 @@ def best_moves(
         if seen[state.done] < state.peak:
             continue
         if not state.ready:
-            return Found(state.way(), state.peak, state.peak, states, walker.tried)
+            return OrderResult(state.way(), state.peak, state.peak, states, walker.tried)
         if walker.tried >= work:
-            return Found(None, known, max(floor, state.peak), states, walker.tried)
+            return OrderResult(None, known, max(floor, state.peak), states, walker.tried)
         states += 1
         for number in state.ready:
             follow = walker.follow(state, number)
             if follow.peak < known:
                 push(walker.settled(follow))
-    return Found(None, known, known, states, walker.tried)
+    return OrderResult(None, known, known, states, walker.tried)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .graph import TaskGraph
 
 
-class State(NamedTuple):
+class OrderState(NamedTuple):
     """What has run and lives, the peak on the way, what can run next; how it was reached: the last
     moves, and the state before them."""
 
@@ -16,19 +16,19 @@ class State(NamedTuple):
     peak: int
     ready: tuple[int, ...]
     moves: tuple[int, ...] = ()
-    before: State | None = None
+    before: OrderState | None = None
 
     def way(self) -> list[int]:
         """All moves on the way here."""
         parts: list[tuple[int, ...]] = []
-        state: State | None = self
+        state: OrderState | None = self
         while state is not None:
             parts.append(state.moves)
             state = state.before
         return [move for part in reversed(parts) for move in part]
 
 
-class Walker:
+class OrderWalker:
     """Goes from state to state among some tasks of a graph.
 
     floor: bytes that any order needs: a peak up to there costs nothing.
@@ -39,17 +39,17 @@ class Walker:
         self.graph, self.among, self.floor = graph, among & ~graph.lazy, floor
         self.tried = 0
 
-    def start(self, done: int, live: int) -> State:
+    def start(self, done: int, live: int) -> OrderState:
         ready = self.graph.ready(done, self.among & ~done)
-        return State(done, live, self.floor, tuple(ready))
+        return OrderState(done, live, self.floor, tuple(ready))
 
-    def follow(self, state: State, number: int) -> State:
+    def follow(self, state: OrderState, number: int) -> OrderState:
         """The state after one more move."""
         need, live, done = self.graph.move(state.done, state.live, number)
         self.tried += 1
-        return State(done, live, max(state.peak, need), (), (number,), state)
+        return OrderState(done, live, max(state.peak, need), (), (number,), state)
 
-    def settled(self, state: State) -> State:
+    def settled(self, state: OrderState) -> OrderState:
         """The same state, or one behind it: a task that adds nothing to what lives, and needs no
         more than the peak, never does harm where it runs now."""
         graph = self.graph
@@ -78,4 +78,4 @@ class Walker:
                     found += graph.ready(done, graph.after[number] & self.among)
                     changed = True
                     break
-        return State(done, live, peak, tuple(sorted(found)), tuple(taken), before)
+        return OrderState(done, live, peak, tuple(sorted(found)), tuple(taken), before)

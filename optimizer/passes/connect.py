@@ -32,12 +32,12 @@ from ..peak import Peak, peak_of
 from ..regions import extract, map_bodies
 from ..rolled import WEIGHT_BYTES
 from ..tiles import contraction
-from ..tiles.build import Group
+from ..tiles.build import TileGroup
 from ..tiles.contraction import built, lone_contraction
 from ..tiles.masks import without_masks
-from ..tiles.nodes import Node, Nodes
+from ..tiles.nodes import KernelNode, Nodes
 from ..tiles.spare import spared
-from ..tiles.streaming import Stream, streams
+from ..tiles.streaming import StreamedGroup, streams
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
@@ -59,7 +59,7 @@ class Judged(NamedTuple):
     tiled: a tile function, whose tiles are as large at all sizes; else its code cuts it anew."""
 
     text: str
-    group: Group
+    group: TileGroup
     plan: Plan
     tiled: bool
     count: int
@@ -82,7 +82,7 @@ class Connect:
     finite: bool = False
     in_tiles: bool = False
     spare: bool = True
-    memo: dict[str, tuple[Group, list[Plan]]] = field(default_factory=dict, compare=False)
+    memo: dict[str, tuple[TileGroup, list[Plan]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
     connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
     texts: dict[str, int] = field(default_factory=dict, compare=False)
@@ -128,11 +128,11 @@ class Connect:
             if known is not None:
                 self.judged[wiring] = known._replace(count=known.count + 1)
 
-    def plan(self, group: Group) -> Plan | None:
+    def plan(self, group: TileGroup) -> Plan | None:
         """The best tiling of a group; equal groups are judged once."""
         return next(iter(self.plans(group)), None)
 
-    def alone(self, group: Group) -> Plan | None:
+    def alone(self, group: TileGroup) -> Plan | None:
         """How long a kernel takes that is no tile function, since a call decides how large the
         tiles would be."""
         if not self._alike(group):
@@ -140,24 +140,24 @@ class Connect:
         kind = counter_of(self.machine)
         return next(iter(plans(group, self.machine, [None], 1, kind, written=False)), None)
 
-    def plans(self, group: Group) -> list[Plan]:
+    def plans(self, group: TileGroup) -> list[Plan]:
         """The best tilings, fastest first; their streams may be those of an equal group."""
         key = canonical_op(_as_op(group))
         if key not in self.memo:
             self.memo[key] = group, self._plans(group)
         return self.memo[key][1]
 
-    def considered(self) -> list[tuple[Group, Plan | None]]:
+    def considered(self) -> list[tuple[TileGroup, Plan | None]]:
         """Every group that was judged so far, with its best tiling."""
         return [(group, next(iter(found), None)) for group, found in self.memo.values()]
 
-    def _plans(self, group: Group) -> list[Plan]:
+    def _plans(self, group: TileGroup) -> list[Plan]:
         if not self._alike(group):
             return []
         found = self.tilings(group, counter_of(self.machine))
         return [*self.suited(group, found), *found]
 
-    def tilings(self, group: Group, counter: type[Counter]) -> list[Plan]:
+    def tilings(self, group: TileGroup, counter: type[Counter]) -> list[Plan]:
         """The best tilings as a counter has it. A contraction alone has those of its kernel where
         blocks of threads run it."""
         main = lone_contraction(group) if self.walk else None
@@ -167,14 +167,14 @@ class Connect:
             return []
         return plans(group, self.machine, self.ways(group), counter=counter)
 
-    def _alike(self, group: Group) -> bool:
+    def _alike(self, group: TileGroup) -> bool:
         """Whether a tile is as large in all roots, and holds all operations."""
         dims = group.roots[0].dims
         if not dims or any(root.dims != dims for root in group.roots):
             return False
         return all(map(writable, group.ops))
 
-    def suited(self, group: Group, others: Sequence[Plan]) -> list[Plan]:
+    def suited(self, group: TileGroup, others: Sequence[Plan]) -> list[Plan]:
         """The fastest tiling for the units of the largest grain, if it is faster than others; a
         contraction alone is done by these wherever they can."""
         if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
@@ -198,11 +198,11 @@ class Connect:
             op = without_masks(op)
         return without_idle_turns(op) if self.finite else op
 
-    def ways(self, group: Group) -> list[Stream | None]:
+    def ways(self, group: TileGroup) -> list[StreamedGroup | None]:
         """The ways to walk a group; the first is not to."""
         return [None, *(streams(group.ops, group.roots) if self.walk else ())]
 
-    def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None:
+    def kernel(self, group: TileGroup, operands: Sequence[Value], name: str) -> Op | None:
         """The tile function of the best tiling that can be written; equal groups share its body."""
         key = canonical_op(_as_op(group))
         if key not in self.made:
@@ -213,7 +213,9 @@ class Connect:
         types = op.result_types
         return Op(op.definition, operands, op.attributes, op.regions, types, group.origin)
 
-    def _kernel(self, key: str, group: Group, operands: Sequence[Value], name: str) -> Op | None:
+    def _kernel(
+        self, key: str, group: TileGroup, operands: Sequence[Value], name: str
+    ) -> Op | None:
         variants = self.variants(group, operands, name)
         if self.choices is None:
             return next((op for _, op in variants), None)
@@ -221,7 +223,7 @@ class Connect:
         return self.choices.tiling(key, every) if every else None
 
     def variants(
-        self, group: Group, operands: Sequence[Value], name: str
+        self, group: TileGroup, operands: Sequence[Value], name: str
     ) -> Iterator[tuple[Plan, Op]]:
         """The best tilings that can be written, fastest first."""
         for plan in self.plans(group):
@@ -261,19 +263,19 @@ def _widens_weight(op: Op) -> bool:
     return False
 
 
-def _as_op(group: Group) -> Op:
+def _as_op(group: TileGroup) -> Op:
     """The group as one fusion, for its canonical text."""
     region = Region(*_copied(group))
     return make_op("fusion", group.inputs, {"kind": "group"}, (region,), check=False)
 
 
-def _copied(group: Group) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value]]:
+def _copied(group: TileGroup) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value]]:
     region = extract(group.ops, group.inputs, group.roots)
     return region.arguments, region.ops, region.results
 
 
 # Minus the gain, the numbers of consumer and producer, both, and the node that they would become.
-_Move = tuple[float, tuple[int, int], Node, Node, Node]
+_Move = tuple[float, tuple[int, int], KernelNode, KernelNode, KernelNode]
 
 
 class _Queue:
@@ -283,8 +285,8 @@ class _Queue:
         self.machine, self.region = settings.machine, region
         self.nodes = Nodes(settings, region)
         self.moves: list[_Move] = []
-        self.order: dict[Node, int] = {}
-        self.known_readers: dict[Op, list[Node]] = {}
+        self.order: dict[KernelNode, int] = {}
+        self.known_readers: dict[Op, list[KernelNode]] = {}
 
     def run(self) -> Nodes:
         """The nodes after all moves that gain something."""
@@ -299,18 +301,18 @@ class _Queue:
             self.move(heapq.heappop(self.moves))
         return self.nodes
 
-    def register(self, node: Node) -> None:
+    def register(self, node: KernelNode) -> None:
         """Tell what the node reads and which number it has; equal gains go to lower numbers."""
         self.order[node] = len(self.order)
         for source in node.sources:
             self.known_readers.setdefault(source, []).append(node)
 
-    def propose(self, consumer: Node) -> None:
+    def propose(self, consumer: KernelNode) -> None:
         """Queue the moves of a node with those that it reads from, or reads the same as."""
         for producer in (*self.nodes.producers(consumer), *self.siblings(consumer)):
             self.queue(producer, consumer)
 
-    def queue(self, producer: Node, consumer: Node) -> None:
+    def queue(self, producer: KernelNode, consumer: KernelNode) -> None:
         gain, merged = self.judgement(producer, consumer)
         if merged is not None and gain > 0:
             rank = self.order[consumer], self.order[producer]
@@ -334,7 +336,9 @@ class _Queue:
             if merged in self.siblings(other, (merged,)):
                 self.queue(merged, other)
 
-    def judgement(self, producer: Node, consumer: Node) -> tuple[float, Node | None]:
+    def judgement(
+        self, producer: KernelNode, consumer: KernelNode
+    ) -> tuple[float, KernelNode | None]:
         """The seconds that both as one node would gain, and that node."""
         if not self.worth_judging(producer, consumer):
             return 0.0, None
@@ -345,7 +349,7 @@ class _Queue:
         return producer.time + consumer.time - time, merged
 
     @estimating()
-    def worth_judging(self, producer: Node, consumer: Node) -> bool:
+    def worth_judging(self, producer: KernelNode, consumer: KernelNode) -> bool:
         """Whether the values between the two, and one launch, could be worth the margin at all."""
         machine = self.machine
         values = self.nodes.between(producer, consumer) or producer.inputs & consumer.inputs
@@ -361,7 +365,7 @@ class _Queue:
         return most > (1 - 1 / margin) * (producer.time + consumer.time)
 
     @estimating()
-    def margin(self, producer: Node, consumer: Node) -> float:
+    def margin(self, producer: KernelNode, consumer: KernelNode) -> float:
         """What the prediction must win by."""
         machine = self.machine
         shared = [level for level in machine.levels[:-1] if level.shared]
@@ -370,7 +374,7 @@ class _Queue:
         large = 2 * sum(value.tensor.bytes for value in values) > room
         return MARGIN_FOR_MEMORY if large else MARGIN
 
-    def believed(self, producer: Node, consumer: Node, time: float) -> float:
+    def believed(self, producer: KernelNode, consumer: KernelNode, time: float) -> float:
         """The prediction for both as one, with what it must win by. Where beginning a kernel costs
         much, kernels of very different sizes meet: then the smaller one is what is doubted."""
         margin = self.margin(producer, consumer)
@@ -378,7 +382,9 @@ class _Queue:
             return margin * time
         return (1 + _NOISE) * time + (margin - 1) * min(producer.time, consumer.time)
 
-    def siblings(self, node: Node, among: Sequence[Node] | None = None) -> list[Node]:
+    def siblings(
+        self, node: KernelNode, among: Sequence[KernelNode] | None = None
+    ) -> list[KernelNode]:
         """Earlier nodes, of all or `among` some, that read one of the same tensors and give results
         of the same dims: where a kernel costs much to begin, one is better than two."""
         if self.machine.blocks is None:

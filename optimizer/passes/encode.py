@@ -34,10 +34,12 @@ class Packing(NamedTuple):
     name: str
     forward: Move
     inverse: Move
-    windows: Windows | None = None  # None: windows of an operand that lies so do not lie so, too
+    windows: PackedWindows | None = (
+        None  # None: windows of an operand that lies so do not lie so, too
+    )
 
 
-class Windows(NamedTuple):
+class PackedWindows(NamedTuple):
     """How windows of a packed operand lie: each is packed like the operand, for its own dims.
 
     steps: for each dim of the packed operand, of which dim of the operand how many elements are
@@ -241,7 +243,7 @@ class _Load(NamedTuple):
     reader: Op
 
 
-class _Window(NamedTuple):
+class _PackedWindow(NamedTuple):
     """What a load reads of a packed weight: as many steps of each dim, or all of it (None, also for
     dims that are left out); and how the whole and the window itself lie."""
 
@@ -267,7 +269,7 @@ def _readers(body: Region, value: Value) -> list[Op]:
     return [op for op in body.walk() if value in op.operands]
 
 
-def _window(kernel: Op, load: _Load, wanted: Packing) -> _Window | None:
+def _window(kernel: Op, load: _Load, wanted: Packing) -> _PackedWindow | None:
     """What the load reads where the weight lies as its contraction wants what is loaded; None if
     that is no window of whole steps."""
     op, dims = load.op, load.op.operands[0].dims
@@ -277,7 +279,7 @@ def _window(kernel: Op, load: _Load, wanted: Packing) -> _Window | None:
     starts = [known.of(offset) for offset in op.offsets]
     cut = [d for d, size in enumerate(op.sizes) if size != dims[d] or starts[d] != Offset(0)]
     if not cut:
-        return _Window(wanted, wanted, (), ())
+        return _PackedWindow(wanted, wanted, (), ())
     if wanted.windows is None or op.fill != 0:  # what lies behind the last step is 0
         return None
     offsets: list[Offset] = []
@@ -296,7 +298,7 @@ def _window(kernel: Op, load: _Load, wanted: Packing) -> _Window | None:
         sizes.append(op.sizes[d] // count)
     if cut:
         return None
-    return _Window(wanted.windows.of(dims), wanted, tuple(offsets), tuple(sizes))
+    return _PackedWindow(wanted.windows.of(dims), wanted, tuple(offsets), tuple(sizes))
 
 
 def _divided(offset: Offset, by: int) -> Offset | None:
@@ -311,7 +313,7 @@ def _divided(offset: Offset, by: int) -> Offset | None:
 
 
 def _load_through(
-    body: Region, number: int, type: TensorType, load: Op, window: _Window
+    body: Region, number: int, type: TensorType, load: Op, window: _PackedWindow
 ) -> Region:  # fmt: skip
     """The body of a tile function with an input of another type, of which it loads a window."""
     sizes = [size or dim for size, dim in zip_longest(window.sizes, type.dims)]

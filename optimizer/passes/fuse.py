@@ -53,7 +53,7 @@ SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
 
 
 @dataclass(eq=False)
-class Group:
+class FusionGroup:
     """Operations that become one kernel. `outer` is the number of row dims of a `rows` group."""
 
     kind: str
@@ -97,12 +97,12 @@ class _Fuser:
         self.region = region
         self.uses = region.uses
         self.position = {op: number for number, op in enumerate(region.ops)}
-        self.homes: dict[Op, set[Group]] = {}
-        self.groups: list[Group] = []
+        self.homes: dict[Op, set[FusionGroup]] = {}
+        self.groups: list[FusionGroup] = []
         self.leaves: dict[Value, frozenset[Value]] = {}
-        self.producers: dict[Value, Group] = {}
-        self.reads: dict[Group, list[Value]] = {}
-        self.ends: dict[Group, int] = {}
+        self.producers: dict[Value, FusionGroup] = {}
+        self.reads: dict[FusionGroup, list[Value]] = {}
+        self.ends: dict[FusionGroup, int] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
@@ -116,14 +116,14 @@ class _Fuser:
         self.merge()
         return self.rebuild()
 
-    def join(self, op: Op, group: Group) -> None:
+    def join(self, op: Op, group: FusionGroup) -> None:
         self.homes.setdefault(op, set()).add(group)
         group.members.add(op)
 
     # 1. Epilogues.
 
     def contract(self, contraction: Op) -> None:
-        group = Group("contract", [contraction.result])
+        group = FusionGroup("contract", [contraction.result])
         self.groups.append(group)
         dims = contraction.result.dims
         inside: list[Op] = [contraction]
@@ -199,7 +199,7 @@ class _Fuser:
     # 2. Everything else, consumers first.
 
     def place(self, op: Op) -> None:
-        homes: set[Group] = set()
+        homes: set[FusionGroup] = set()
         needed = False  # by someone who cannot compute it
         for result in op.results:
             for user, number in self.uses.get(result, ()):
@@ -231,18 +231,18 @@ class _Fuser:
         if op.definition.pattern == "reduce":
             big = outer == 0 and at_hint(op.operands[0].tensor.size) > SMALL_FULL_REDUCTION
             kind = "reduce" if outer is None or big else "rows"
-        group = Group(kind, list(op.results), outer or 0)
+        group = FusionGroup(kind, list(op.results), outer or 0)
         self.groups.append(group)
         self.join(op, group)
 
-    def absorbing(self, op: Op, user: Op | None, number: int) -> set[Group] | None:
+    def absorbing(self, op: Op, user: Op | None, number: int) -> set[FusionGroup] | None:
         """The groups of that use if they all can compute `op` inside; else None."""
         if user is None or number < 0 or user not in self.homes:
             return None
         homes = self.homes[user]
         return homes if all(self.legal(op, user, group) for group in homes) else None
 
-    def legal(self, op: Op, user: Op, group: Group) -> bool:
+    def legal(self, op: Op, user: Op, group: FusionGroup) -> bool:
         if len(group.members) >= MAXIMUM_MEMBERS:
             return False
         if user.name in CONTRACTIONS or self.operand_view(user, group):
@@ -268,7 +268,7 @@ class _Fuser:
             return True
         return self.affordable(op, group)
 
-    def operand_view(self, user: Op, group: Group) -> bool:
+    def operand_view(self, user: Op, group: FusionGroup) -> bool:
         """Whether `user` is a view that the group's contraction reads an operand through."""
         if group.kind != "contract" or (user.name not in VIEWS and not widens(user)):
             return False
@@ -278,7 +278,7 @@ class _Fuser:
             return False
         return reader.name in CONTRACTIONS or self.operand_view(reader, group)
 
-    def even(self, op: Op, group: Group) -> bool:
+    def even(self, op: Op, group: FusionGroup) -> bool:
         """Whether the contraction still sees plain strides: a dimension is merged only after all
         splits (here: no split above a merge), and on one side of the contraction alone."""
         if op.name != "reshape":
@@ -293,14 +293,14 @@ class _Fuser:
         return not (merges and any(s for s, _ in moves))
 
     @estimating()
-    def affordable(self, op: Op, group: Group) -> bool:
+    def affordable(self, op: Op, group: FusionGroup) -> bool:
         """A value smaller than the root is computed again for each element it spreads to."""
         size, root = op.result.tensor.size, group.roots[0].tensor.size
         if op.name not in COSTLY or size * 2 > root or size <= 16:
             return True
         return self.row_scalar(op.result, group)
 
-    def row_scalar(self, value: Value, group: Group) -> bool:
+    def row_scalar(self, value: Value, group: FusionGroup) -> bool:
         """One number per row of the roots, `[rows]` or `[rows, 1]`: computed once per row."""
         dims, root = value.dims, group.dims
         meaningful = [d for d in dims if d != 1]
@@ -309,7 +309,7 @@ class _Fuser:
                 return group.kind != "rows" or outer == group.outer or not meaningful
         return False
 
-    def rows_legal(self, op: Op, group: Group) -> bool:
+    def rows_legal(self, op: Op, group: FusionGroup) -> bool:
         outer = trailing_reduction(op)
         if outer is None or group.kind not in ("loop", "rows"):
             return False
@@ -323,7 +323,7 @@ class _Fuser:
         return all(self.row_aligned(result, group, rows, set()) for result in op.results)
 
     def row_aligned(
-        self, value: Value, group: Group, rows: tuple[int, ...], seen: set[Value]
+        self, value: Value, group: FusionGroup, rows: tuple[int, ...], seen: set[Value]
     ) -> bool:
         """Whether every use inside the group, down to its roots, stays in the value's own row."""
         if value in seen:
@@ -355,7 +355,7 @@ class _Fuser:
         return True
 
     @estimating()
-    def worth(self, op: Op, homes: set[Group]) -> bool:
+    def worth(self, op: Op, homes: set[FusionGroup]) -> bool:
         """Whether computing it in every home beats storing it once."""
         if len(homes) == 1:
             return True
@@ -428,12 +428,12 @@ class _Fuser:
             group: max(map(self.position.__getitem__, group.members)) for group in self.groups
         }
         number = {group: index for index, group in enumerate(self.groups)}
-        readers: dict[Value, set[Group]] = {}
+        readers: dict[Value, set[FusionGroup]] = {}
         for group in self.groups:
             for value in self.reads[group]:
                 readers.setdefault(value, set()).add(group)
         waiting = list(range(len(self.groups)))
-        queued, gone = set(waiting), set[Group]()
+        queued, gone = set(waiting), set[FusionGroup]()
         while waiting:
             index = heapq.heappop(waiting)
             queued.discard(index)
@@ -455,7 +455,7 @@ class _Fuser:
             self.settle(group)
         self.groups = [group for group in self.groups if group in self.reads]
 
-    def settle(self, group: Group) -> None:
+    def settle(self, group: FusionGroup) -> None:
         """A loop is computed inside the only group that reads it, where several did before."""
         if group.kind != "loop" or len(group.roots) != 1:
             return
@@ -480,7 +480,7 @@ class _Fuser:
         del self.producers[root], self.reads[group]
         self.reads[home] = self.inputs(home)
 
-    def mergeable(self, group: Group) -> Group | None:
+    def mergeable(self, group: FusionGroup) -> FusionGroup | None:
         """A loop whose values the loop `group` reads, and that may become one with it."""
         if group.kind != "loop":
             return None
@@ -498,7 +498,7 @@ class _Fuser:
                 return producer
         return None
 
-    def absorb(self, producer: Group, group: Group) -> None:
+    def absorb(self, producer: FusionGroup, group: FusionGroup) -> None:
         """`producer` becomes a part of `group`."""
         for member in producer.members:
             self.homes[member].discard(producer)
@@ -510,7 +510,7 @@ class _Fuser:
         del self.reads[producer]
         self.reads[group] = self.inputs(group)
 
-    def inputs(self, group: Group) -> list[Value]:
+    def inputs(self, group: FusionGroup) -> list[Value]:
         found: dict[Value, None] = {}
         for op in group.members:
             for value in op.operands:
@@ -525,7 +525,7 @@ class _Fuser:
             return (-1, value.index)
         return (self.position[op], value.index)
 
-    def same_element(self, value: Value, group: Group) -> bool:
+    def same_element(self, value: Value, group: FusionGroup) -> bool:
         """Whether the group reads the value only at the element that it computes."""
         stack, seen = [value], set()
         while stack:
@@ -541,7 +541,7 @@ class _Fuser:
                 stack.append(user.result)
         return True
 
-    def reaches_around(self, producer: Group, consumer: Group) -> bool:
+    def reaches_around(self, producer: FusionGroup, consumer: FusionGroup) -> bool:
         """Whether a third group or operation stands between the two."""
         producers = self.producers
         start = min(self.position[op] for op in producer.members)
@@ -624,7 +624,7 @@ class _Fuser:
         self.new.update(zip(op.results, new.results, strict=True))
         self.ops.append(new)
 
-    def emit_group(self, group: Group) -> None:
+    def emit_group(self, group: FusionGroup) -> None:
         if group in self.done:
             return
         self.done.add(group)

@@ -19,12 +19,12 @@ from ...hlo.tiling import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
 from ..regions import exhausted, rename, rewritten
-from ..tiles.access import Box, Propagation, Span, propagate
+from ..tiles.access import Box, Span, TilePropagation, propagate
 from ..tiles.expressions import expression, variable
 from ..tiles.write import TileWriter, Unwritable, numbers, writable
 
 
-class _Move(NamedTuple):
+class _EpilogueMove(NamedTuple):
     """A kernel's result and a fusion that reads it. keep: the result is needed besides."""
 
     kernel: Op
@@ -65,7 +65,7 @@ def _first_move(region: Region) -> Region | None:
                     continue
                 if store is None or not _reads_before(region, result, fusion):
                     continue
-                move = _Move(op, number, fusion, store, keep=len(users) > 1)
+                move = _EpilogueMove(op, number, fusion, store, keep=len(users) > 1)
                 kernel = _extended(move)
                 if kernel is not None:
                     return _replaced(region, move, kernel)
@@ -97,7 +97,7 @@ def _reads_before(region: Region, result: Value, fusion: Op) -> bool:
     )
 
 
-def _extended(move: _Move) -> Op | None:
+def _extended(move: _EpilogueMove) -> Op | None:
     """The kernel that computes the fusion as well; None where that is not the same element."""
     kernel, fusion = move.kernel, move.fusion
     (body,) = fusion.regions
@@ -120,16 +120,16 @@ def _extended(move: _Move) -> Op | None:
     if parts.boxes.get(inner[0]) != whole or parts.opaque:
         return None
     try:
-        return _Copy(move, body, inner[0], parts, whole).run()
+        return _EpilogueCopy(move, body, inner[0], parts, whole).run()
     except Unwritable:
         return None
 
 
-class _Copy:
+class _EpilogueCopy:
     """The kernel's body once more, with the fusion's operations before the store."""
 
     def __init__(
-        self, move: _Move, body: Region, inner: Value, parts: Propagation, box: Box
+        self, move: _EpilogueMove, body: Region, inner: Value, parts: TilePropagation, box: Box
     ) -> None:
         self.move, self.body, self.inner, self.parts, self.box = move, body, inner, parts, box
 
@@ -208,7 +208,7 @@ class _Copy:
         return b.ops
 
 
-def _replaced(region: Region, move: _Move, new: Op) -> Region:
+def _replaced(region: Region, move: _EpilogueMove, new: Op) -> Region:
     mapping: dict[Value, Value] = {}
     ops: list[Op] = []
     kernel, fusion = move.kernel, move.fusion

@@ -26,7 +26,7 @@ from ..tiles.write import TileWriter, Unwritable, writable
 MOST_LOADS = 1.25  # times each element may be loaded, on average
 
 
-class _Move(NamedTuple):
+class _PrologueMove(NamedTuple):
     """A fusion whose result is input `operand` of a kernel, and nothing else."""
 
     fusion: Op
@@ -56,16 +56,16 @@ def _first_move(region: Region) -> Region | None:
                 continue
             if len(fusion.results) != 1 or len(region.uses[value]) != 1:
                 continue
-            move = _Move(fusion, op, number)
+            move = _PrologueMove(fusion, op, number)
             if fusion in region.ops and _legal(move):
                 try:
-                    return _replaced(region, move, _Copy(move).run())
+                    return _replaced(region, move, _PrologueCopy(move).run())
                 except Unwritable:
                     continue
     return None
 
 
-def _legal(move: _Move) -> bool:
+def _legal(move: _PrologueMove) -> bool:
     """Whether the input is only loaded, about once, and not what a result starts as."""
     kernel, (body,) = move.kernel, move.fusion.regions
     if move.operand in kernel.starts or not all(map(writable, body.ops)):
@@ -83,10 +83,10 @@ def _legal(move: _Move) -> bool:
         return loaded <= MOST_LOADS * max(1, memory.tensor.size)
 
 
-class _Copy:
+class _PrologueCopy:
     """The kernel's body once more, with the fusion's operations after its loads."""
 
-    def __init__(self, move: _Move) -> None:
+    def __init__(self, move: _PrologueMove) -> None:
         self.move = move
         (self.body,) = move.fusion.regions
         self.memory = move.kernel.regions[0].arguments[move.operand]
@@ -146,7 +146,7 @@ class _Copy:
         return writer.masked(writer.read(root, box), box, op.fill, None)
 
 
-def _replaced(region: Region, move: _Move, new: Op) -> Region:
+def _replaced(region: Region, move: _PrologueMove, new: Op) -> Region:
     mapping: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in region.ops:

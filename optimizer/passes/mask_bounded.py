@@ -20,7 +20,7 @@ from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..masks import control, folds, moves
 from ..masks.ranges import is_proven
-from ..masks.scope import Rule, Scope, Unmasked, Whole
+from ..masks.scope import MaskScope, Rule, Unmasked, Whole
 from .inline import Inline
 
 NOTE = (
@@ -49,7 +49,7 @@ class MaskBounded:
         if not module.has(*_STARTS):
             return module
         inlined = Inline(self.ledger)(module)
-        scope = Scope(inlined, self.ops)
+        scope = MaskScope(inlined, self.ops)
         if not any(scope.is_free(value) for op in inlined.walk() for value in op.results):
             return module
         b = Builder(check=False)
@@ -82,7 +82,7 @@ class MaskBounded:
         kept = tuple(c for c in module.constraints if scope.given.issuperset(c.symbols))
         return replace(made, signature=signature, symbols=given, constraints=kept)
 
-    def ops(self, scope: Scope, b: Builder, region: Region) -> None:
+    def ops(self, scope: MaskScope, b: Builder, region: Region) -> None:
         """Append what the operations of a region become."""
         for op in region.ops:
             plain = not any(map(scope.is_free, (*op.operands, *op.results)))
@@ -108,7 +108,7 @@ class MaskBounded:
             if not plain:
                 self.ledger.record("mask-bounded", BITWISE, op)
 
-    def made(self, scope: Scope, b: Builder, op: Op) -> list[Whole]:
+    def made(self, scope: MaskScope, b: Builder, op: Op) -> list[Whole]:
         """What one operation with such a size becomes."""
         rule = RULES.get(op.name)
         if rule is None and op.definition.pattern == "elementwise" and not op.regions:

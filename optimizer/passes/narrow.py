@@ -19,7 +19,7 @@ from ...hlo.verify import INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..rewrite import copied_region
 from ..rules.common import groups, inverse, map_of_ones
-from ..rules.contractions import Sides
+from ..rules.contractions import DotSides
 
 Box = tuple[tuple[int, int], ...]  # per dimension the first element and the one after the last
 
@@ -276,7 +276,7 @@ def _reshaped_box(op: Op, box: Box) -> Box:
 
 
 def _dot_boxes(op: Op, box: Box) -> tuple[Box, Box]:
-    sides = Sides(op)
+    sides = DotSides(op)
     found = []
     count, first = len(sides.batch[0]), len(sides.batch[0])
     for side in (0, 1):

@@ -17,7 +17,7 @@ from ...hlo.graph import Function, Module, Op, Origin, Region, Value, arguments
 from ...hlo.text import canonical_op
 from ...hlo.verify import INLINED, Level
 from ..licence import Ledger
-from ..repeats import VIEWS, Copy, repeats
+from ..repeats import VIEWS, RepeatedCopy, repeats
 from ..rolled import CALL, COPIES, WEIGHT_BYTES, fresh_copy, on_values, without_idle_sources
 from . import Pass
 
@@ -39,7 +39,9 @@ class Reroll:
         if len(module.functions) > 1:
             return module
         functions: dict[str, Function] = {}
-        starts: dict[Op, tuple[str, Copy, Copy]] = {}  # by the first operation of each copy
+        starts: dict[
+            Op, tuple[str, RepeatedCopy, RepeatedCopy]
+        ] = {}  # by the first operation of each copy
         inside: set[Op] = set()
         values: dict[Value, Value] = {}
         for copies in repeats(module.body, lambda one, two: self.fits(module, one, two)):
@@ -78,12 +80,12 @@ class Reroll:
             attributes={**module.attributes, WEIGHT_BYTES: _weight_bytes(module)},
         )
 
-    def fits(self, module: Module, one: Copy, two: Copy) -> bool:
+    def fits(self, module: Module, one: RepeatedCopy, two: RepeatedCopy) -> bool:
         """Whether the passes make of two copies together twice what they make of one."""
         once, twice = self.texts(module, one), self.texts(module, two)
         return twice == Counter({text: 2 * count for text, count in once.items()})
 
-    def texts(self, module: Module, copy: Copy) -> Counter[str]:
+    def texts(self, module: Module, copy: RepeatedCopy) -> Counter[str]:
         """What the passes make of a copy: its operations, as texts that tell what they compute."""
         names = set(copy.weights)
         alone = Module(
@@ -112,7 +114,7 @@ def _unheard(step: Pass) -> Pass:
     return quiet
 
 
-def _function_body(copy: Copy) -> Region:
+def _function_body(copy: RepeatedCopy) -> Region:
     """The operations of a copy on arguments, with the sources that they read."""
     own = arguments([value.type for value in copy.operands])
     values: dict[Value, Value] = dict(zip(copy.operands, own, strict=True))
@@ -128,7 +130,7 @@ def _function_body(copy: Copy) -> Region:
     return Region(own, ops, [values[value] for value in copy.results])
 
 
-def _call(name: str, model: Copy, copy: Copy, values: Mapping[Value, Value]) -> Op:
+def _call(name: str, model: RepeatedCopy, copy: RepeatedCopy, values: Mapping[Value, Value]) -> Op:
     """A call in place of a copy. Its origins are those of the copy's operations, one by one, so
     that `Unroll` can tell which stands for which of the model's."""
     pairs = tuple(zip(model.weights, copy.weights, strict=True))

@@ -17,7 +17,7 @@ from .formula import (
     BOOL,
     INTEGER,
     REAL,
-    Node,
+    FormulaNode,
     all_ones,
     c1,
     c2,
@@ -44,7 +44,7 @@ ORDERED = REAL | BOOL
 BITS = INTEGER | BOOL
 
 
-def clamp(low: Node, value: Node, high: Node) -> Node:
+def clamp(low: FormulaNode, value: FormulaNode, high: FormulaNode) -> FormulaNode:
     return op("clamp", low, value, high)
 
 

@@ -19,7 +19,7 @@ def f32(*dims: int) -> TensorType:
     return TensorType(dims, F32)
 
 
-class Sides:
+class DotSides:
     """A dot_general's dimension numbers, per side: `batch`, `contract` and `free` dims in order."""
 
     def __init__(self, op: Op) -> None:
@@ -119,7 +119,7 @@ def _dot_of_transpose_examples() -> Iterator[Example]:
             lowers="transposes", sums=True)  # fmt: skip
 def dot_of_transpose(op: Op, b: Rewriter) -> Value | None:
     """dot(transpose x, y) -> dot(x, y) with other dimension numbers"""
-    sides = Sides(op)
+    sides = DotSides(op)
     changed = False
     for side in (0, 1):
         inner = made_by(op.operands[side], "transpose")
@@ -180,7 +180,7 @@ def transpose_of_dot(op: Op, b: Rewriter) -> Value | None:
     inner = made_by(op.operands[0], "dot_general")
     if inner is None or not b.single_use(op.operands[0]) or not _may_swap(inner):
         return None
-    sides = Sides(inner)
+    sides = DotSides(inner)
     batch, left = len(sides.batch[0]), len(sides.free(0))
     rank = op.type.rank
     wanted = (*range(batch), *range(batch + left, rank), *range(batch, batch + left))
@@ -199,7 +199,7 @@ def _may_swap(op: Op) -> bool:
     return len(set(precision)) <= 1 and op.operands[0].element is op.operands[1].element
 
 
-def _fit(sides: Sides) -> int:
+def _fit(sides: DotSides) -> int:
     """How many operands lie as a product reads them: rows of x along the sum, rows of y across."""
     left, right = sides.values
     return (left.rank - 1 in sides.contract[0]) + (right.rank - 1 not in sides.contract[1])
@@ -231,7 +231,7 @@ def static_operand_right(op: Op, b: Rewriter) -> Value | None:
     left, right = op.operands
     if not b.is_static(left) or b.is_static(right) or not _may_swap(op):
         return None
-    sides = Sides(op)
+    sides = DotSides(op)
     batch, first, second = len(sides.batch[0]), len(sides.free(0)), len(sides.free(1))
     sides.swap()
     after = batch + second
@@ -290,7 +290,7 @@ def _without_reshape(op: Op, side: int, inner: Op, b: Rewriter) -> Value | None:
     source, target = inner.operands[0], inner.type
     if not (target.is_static and op.type.is_static) or target.size == 0:
         return None
-    sides = Sides(op)
+    sides = DotSides(op)
     role = dict.fromkeys(sides.batch[side], "batch")
     role |= dict.fromkeys(sides.contract[side], "contract")
     new: dict[int, Dims] = {}  # what became of a batching or contracting dimension
@@ -328,7 +328,7 @@ def _without_reshape(op: Op, side: int, inner: Op, b: Rewriter) -> Value | None:
     return b.reshape(sides.build(b), old_dims)
 
 
-def _split(sides: Sides, side: int, splits: dict[int, list[int]], b: Rewriter) -> None:
+def _split(sides: DotSides, side: int, splits: dict[int, list[int]], b: Rewriter) -> None:
     """Reshape one operand so that some of its dimensions fall into several."""
     value = sides.values[side]
     dims: list[int] = []
@@ -363,7 +363,7 @@ def _dot_ones_examples() -> Iterator[Example]:
             lowers="contracting dimensions", sums=True)  # fmt: skip
 def dot_sum_of_one(op: Op, b: Rewriter) -> Value | None:
     """dot over contracting dimensions of size one too -> reshape(dot) with them free"""
-    sides = Sides(op)
+    sides = DotSides(op)
     dims = sides.values[0].dims
     ones = [i for i, d in enumerate(sides.contract[0]) if dims[d] == 1]
     if len(ones) == len(sides.contract[0]):
@@ -394,7 +394,7 @@ def _outer_examples() -> Iterator[Example]:
             lowers="contractions", sums=True)  # fmt: skip
 def dot_without_sum(op: Op, b: Rewriter) -> Value | None:
     """dot(x, y) -> broadcast x * broadcast y [one product per element]"""
-    sides = Sides(op)
+    sides = DotSides(op)
     if any(sides.values[0].dims[d] != 1 for d in sides.contract[0]) or not op.type.is_static:
         return None
     if any(value.element is not op.type.element for value in sides.values):
@@ -445,7 +445,7 @@ def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
         inner = made_by(op.operands[side], "broadcast_in_dim")
         if inner is None or not inner.type.is_static:
             continue
-        sides = Sides(op)
+        sides = DotSides(op)
         mapped, source = inner.broadcast_dimensions, inner.operands[0]
         kept = {d for i, d in enumerate(mapped) if source.dims[i] == inner.type.dims[d]}
         free = sides.free(side)
@@ -458,7 +458,7 @@ def dot_of_broadcast(op: Op, b: Rewriter) -> Value | None:
         sides.batch[side] = [place[d] for d in sides.batch[side]]
         sides.contract[side] = [place[d] for d in sides.contract[side]]
         small = sides.build(b)
-        first = len(sides.batch[0]) + (len(Sides(op).free(0)) if side == 1 else 0)
+        first = len(sides.batch[0]) + (len(DotSides(op).free(0)) if side == 1 else 0)
         stay = [first + i for i, d in enumerate(free) if d in kept]
         positions = [*range(first), *stay, *range(first + len(free), op.type.rank)]
         return b.broadcast(small, op.type.dims, positions)

@@ -23,45 +23,45 @@ BOOL = frozenset({"bool"})
 ANY = NUMBER | BOOL
 
 
-class Node:
+class FormulaNode:
     """A formula; Python's operators build larger ones."""
 
-    def __add__(self, other: Node) -> Node:
+    def __add__(self, other: FormulaNode) -> FormulaNode:
         return Apply("add", (self, other))
 
-    def __sub__(self, other: Node) -> Node:
+    def __sub__(self, other: FormulaNode) -> FormulaNode:
         return Apply("subtract", (self, other))
 
-    def __mul__(self, other: Node) -> Node:
+    def __mul__(self, other: FormulaNode) -> FormulaNode:
         return Apply("multiply", (self, other))
 
-    def __truediv__(self, other: Node) -> Node:
+    def __truediv__(self, other: FormulaNode) -> FormulaNode:
         return Apply("divide", (self, other))
 
-    def __pow__(self, other: Node) -> Node:
+    def __pow__(self, other: FormulaNode) -> FormulaNode:
         return Apply("power", (self, other))
 
-    def __neg__(self) -> Node:
+    def __neg__(self) -> FormulaNode:
         return Apply("negate", (self,))
 
-    def __abs__(self) -> Node:
+    def __abs__(self) -> FormulaNode:
         return Apply("abs", (self,))
 
-    def __and__(self, other: Node) -> Node:
+    def __and__(self, other: FormulaNode) -> FormulaNode:
         return Apply("and", (self, other))
 
-    def __or__(self, other: Node) -> Node:
+    def __or__(self, other: FormulaNode) -> FormulaNode:
         return Apply("or", (self, other))
 
-    def __xor__(self, other: Node) -> Node:
+    def __xor__(self, other: FormulaNode) -> FormulaNode:
         return Apply("xor", (self, other))
 
-    def __invert__(self) -> Node:
+    def __invert__(self) -> FormulaNode:
         return Apply("not", (self,))
 
 
 @dataclass(frozen=True)
-class Variable(Node):
+class Variable(FormulaNode):
     """`kind`: "any", "predicate", "constant" (a splat), "static" (known at build time) or "dynamic"
     (not so)."""
 
@@ -73,7 +73,7 @@ class Variable(Node):
 
 
 @dataclass(frozen=True)
-class Literal(Node):
+class Literal(FormulaNode):
     """A number, or a function from the element type to one (None: that type has none)."""
 
     name: str
@@ -98,11 +98,11 @@ class Literal(Node):
 
 
 @dataclass(frozen=True)
-class Apply(Node):
+class Apply(FormulaNode):
     """An elementwise operation of formulas."""
 
     operation: str
-    children: tuple[Node, ...]
+    children: tuple[FormulaNode, ...]
     attributes: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
@@ -149,44 +149,44 @@ all_ones = Literal(
 nothing = Literal("no bits", lambda e: False if e.is_bool else 0 if e.is_integer else None)
 
 
-def op(operation: str, *children: Node, **attributes: Any) -> Node:
+def op(operation: str, *children: FormulaNode, **attributes: Any) -> FormulaNode:
     """Any elementwise operation by its name."""
     return Apply(operation, children, tuple(sorted(attributes.items())))
 
 
-def compare(direction: str, left: Node, right: Node) -> Node:
+def compare(direction: str, left: FormulaNode, right: FormulaNode) -> FormulaNode:
     return op("compare", left, right, comparison_direction=direction)
 
 
-def select(predicate: Node, on_true: Node, on_false: Node) -> Node:
+def select(predicate: FormulaNode, on_true: FormulaNode, on_false: FormulaNode) -> FormulaNode:
     return op("select", predicate, on_true, on_false)
 
 
-def maximum(left: Node, right: Node) -> Node:
+def maximum(left: FormulaNode, right: FormulaNode) -> FormulaNode:
     return op("maximum", left, right)
 
 
-def minimum(left: Node, right: Node) -> Node:
+def minimum(left: FormulaNode, right: FormulaNode) -> FormulaNode:
     return op("minimum", left, right)
 
 
-def exp(value: Node) -> Node:
+def exp(value: FormulaNode) -> FormulaNode:
     return op("exponential", value)
 
 
-def log(value: Node) -> Node:
+def log(value: FormulaNode) -> FormulaNode:
     return op("log", value)
 
 
-def sqrt(value: Node) -> Node:
+def sqrt(value: FormulaNode) -> FormulaNode:
     return op("sqrt", value)
 
 
-def rsqrt(value: Node) -> Node:
+def rsqrt(value: FormulaNode) -> FormulaNode:
     return op("rsqrt", value)
 
 
-def convert(value: Node) -> Node:
+def convert(value: FormulaNode) -> FormulaNode:
     """In a pattern: from any element type. In a replacement: to the type that is needed there."""
     return op("convert", value)
 
@@ -194,13 +194,13 @@ def convert(value: Node) -> Node:
 # Parts and types of formulas.
 
 
-def names_in(node: Node) -> set[str]:
+def names_in(node: FormulaNode) -> set[str]:
     if isinstance(node, Variable):
         return {node.name}
     return {name for child in getattr(node, "children", ()) for name in names_in(child)}
 
 
-def variables(node: Node) -> list[Variable]:
+def variables(node: FormulaNode) -> list[Variable]:
     if isinstance(node, Variable):
         return [node]
     found: dict[Variable, None] = {}
@@ -209,7 +209,7 @@ def variables(node: Node) -> list[Variable]:
     return list(found)
 
 
-def operations(node: Node) -> int:
+def operations(node: FormulaNode) -> int:
     """How many operations of a formula are left when what is known has been folded."""
     if not any(v.kind not in ("constant", "static") for v in variables(node)):
         return 0
@@ -220,7 +220,7 @@ def variable_type(variable: Variable) -> Any:
     return "predicate" if variable.kind == "predicate" else f"type of {variable.name}"
 
 
-def literals(node: Node) -> list[Literal]:
+def literals(node: FormulaNode) -> list[Literal]:
     if isinstance(node, Literal):
         return [node]
     return [found for child in getattr(node, "children", ()) for found in literals(child)]
@@ -253,7 +253,7 @@ class Types:
             left, right = right, left
         self.parents[left] = right
 
-    def infer(self, node: Node) -> Any:
+    def infer(self, node: FormulaNode) -> Any:
         if isinstance(node, Variable):
             return "predicate" if node.kind == "predicate" else f"type of {node.name}"
         if isinstance(node, Literal):

@@ -6,8 +6,8 @@ from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rule import Rule
 from .formula import (
     FLOAT,
+    FormulaNode,
     Literal,
-    Node,
     exp,
     half,
     log,
@@ -30,11 +30,11 @@ LOOSE = REASSOCIATES | IGNORES_ZERO_SIGN | ASSUMES_FINITE
 FINITE = REASSOCIATES | ASSUMES_FINITE
 
 
-def logistic(value: Node) -> Node:
+def logistic(value: FormulaNode) -> FormulaNode:
     return op("logistic", value)
 
 
-def tanh(value: Node) -> Node:
+def tanh(value: FormulaNode) -> FormulaNode:
     return op("tanh", value)
 
 

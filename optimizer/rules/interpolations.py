@@ -22,7 +22,7 @@ from .contractions import convolution
 _LEAST_SAVED = 0.75  # pixels of the image, of those that the convolution has now
 
 
-class _Term(NamedTuple):
+class _GatherTerm(NamedTuple):
     """gather(x), times a factor that is none of features' unless it is None."""
 
     gather: Op
@@ -136,7 +136,7 @@ def _is_plain(op: Op) -> bool:
     return op.feature_group_count == op.batch_group_count == 1
 
 
-def _terms(value: Value, feature: int, b: Rewriter) -> list[_Term]:
+def _terms(value: Value, feature: int, b: Rewriter) -> list[_GatherTerm]:
     """The terms of a sum, which nothing else needs; none where one of them is of another kind."""
     if not b.single_use(value):
         return []
@@ -159,7 +159,7 @@ def _terms(value: Value, feature: int, b: Rewriter) -> list[_Term]:
     gather = made_by(value, "gather")
     if gather is None or not _whole(gather, feature):
         return []
-    return [_Term(gather, factor)]
+    return [_GatherTerm(gather, factor)]
 
 
 def _whole(gather: Op, dim: int) -> bool:

@@ -18,7 +18,7 @@ from ..rule import Example, Rule
 from .formula import (
     REAL,
     Apply,
-    Node,
+    FormulaNode,
     Types,
     Variable,
     literals,
@@ -41,7 +41,7 @@ from .matching import (
 )
 
 
-def _check(name: str, pattern: Node, replacement: Node) -> None:
+def _check(name: str, pattern: FormulaNode, replacement: FormulaNode) -> None:
     unbound = sorted(names_in(replacement) - names_in(pattern))
     if unbound:
         raise ValueError(f"rule '{name}': {', '.join(unbound)} is not bound by its pattern")
@@ -58,8 +58,8 @@ def _check(name: str, pattern: Node, replacement: Node) -> None:
 
 def rule(
     name: str,
-    pattern: Node,
-    replacement: Node,
+    pattern: FormulaNode,
+    replacement: FormulaNode,
     licence: Licence = BITWISE,
     kinds: frozenset[str] = REAL,
     where: Condition | None = None,

@@ -14,8 +14,8 @@ from ...hlo.types import I1, ElementType, TensorType
 from ..rewrite import Rewriter
 from .formula import (
     Apply,
+    FormulaNode,
     Literal,
-    Node,
     Variable,
 )
 
@@ -41,7 +41,7 @@ class Match:
 # Matching.
 
 
-def variants_of(node: Node) -> list[Node]:
+def variants_of(node: FormulaNode) -> list[FormulaNode]:
     """The pattern with the operands of its commutative operations in every order that differs."""
     if not isinstance(node, Apply):
         return [node]
@@ -64,7 +64,7 @@ def same_attributes(wanted: Sequence[tuple[str, Any]], candidate: Op) -> bool:
     return all(attributes.get(name) == value for name, value in wanted)
 
 
-def _match(node: Node, value: Value, bindings: Bindings, b: Rewriter) -> bool:
+def _match(node: FormulaNode, value: Value, bindings: Bindings, b: Rewriter) -> bool:
     if isinstance(node, Variable):
         known = bindings.get(node.name)
         if known is not None:
@@ -90,7 +90,7 @@ def _match(node: Node, value: Value, bindings: Bindings, b: Rewriter) -> bool:
 
 
 def match_all(
-    nodes: Sequence[Node], values: Sequence[Value], bindings: Bindings, b: Rewriter
+    nodes: Sequence[FormulaNode], values: Sequence[Value], bindings: Bindings, b: Rewriter
 ) -> bool:
     for node, value in zip(nodes, values, strict=True):  # noqa: SIM110 - half the time of all(...)
         if not _match(node, value, bindings, b):
@@ -121,7 +121,7 @@ def _is_literal(node: Literal, number: Any, element: ElementType) -> bool:
 # Building.
 
 
-def build(node: Node, bindings: Mapping[str, Value], b: Any, wanted: TensorType) -> Value:
+def build(node: FormulaNode, bindings: Mapping[str, Value], b: Any, wanted: TensorType) -> Value:
     if isinstance(node, Variable):
         return bindings[node.name]
     if isinstance(node, Literal):
@@ -144,7 +144,7 @@ def build(node: Node, bindings: Mapping[str, Value], b: Any, wanted: TensorType)
     return b(node.operation, *operands, **attributes)
 
 
-def _type_of_operands(node: Node, bindings: Mapping[str, Value]) -> TensorType:
+def _type_of_operands(node: FormulaNode, bindings: Mapping[str, Value]) -> TensorType:
     """The type of the first variable below a comparison."""
     if isinstance(node, Variable):
         return bindings[node.name].tensor

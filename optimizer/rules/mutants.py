@@ -25,8 +25,8 @@ from ..rule import Example, Rule
 from .check import ALL, check_rule, programs_for
 from .formula import (
     Apply,
+    FormulaNode,
     Literal,
-    Node,
     Variable,
     false,
     neg_one,
@@ -90,7 +90,7 @@ def _of_formula(given: Rule) -> Iterator[Rule]:
     made = dict(given.made_from)
     pattern, replacement = made.pop("pattern"), made.pop("replacement")
 
-    def twin(name: str, wrong: Node, **changed: Any) -> Iterator[Rule]:
+    def twin(name: str, wrong: FormulaNode, **changed: Any) -> Iterator[Rule]:
         try:
             found = rule(f"{given.name}: {name}", pattern, wrong, **{**made, **changed})
         except ValueError:
@@ -106,7 +106,7 @@ def _of_formula(given: Rule) -> Iterator[Rule]:
         yield from twin(f"replacement {number + 1} {wrong}", wrong)
 
 
-def _other_formulas(node: Node, pattern: Node) -> Iterator[Node]:
+def _other_formulas(node: FormulaNode, pattern: FormulaNode) -> Iterator[FormulaNode]:
     """The formula with operands flipped, a literal changed, or another variable, at one place."""
     if isinstance(node, Literal):
         if node.name in (true.name, false.name):

@@ -13,7 +13,7 @@ from ..licence import ASSUMES_FINITE, IGNORES_ZERO_SIGN
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import made_by
-from .contractions import Sides, dot, f32
+from .contractions import DotSides, dot, f32
 from .ranges import counts_along, limits
 from .reductions import plain, reduced
 
@@ -157,7 +157,7 @@ def _dot_examples() -> Iterator[Example]:
             examples=_dot_examples, lowers="multiplications")  # fmt: skip
 def dot_of_one_hot(op: Op, b: Rewriter) -> Value | None:
     """dot(iota == i, x) -> select(0 <= i < size, gather(x, i), 0) [without batching dims]"""
-    sides = Sides(op)
+    sides = DotSides(op)
     if sides.batch[0] or len(sides.contract[0]) != 1:
         return None
     for side in (0, 1):

@@ -11,7 +11,7 @@ from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import made_by
-from .contractions import Sides, dot, f32
+from .contractions import DotSides, dot, f32
 from .labels import Label, Labels, Line, multiplications, product, result_of
 from .reductions import plain, rebuilt, reduced
 from .slices import cut
@@ -163,7 +163,7 @@ def slice_of_dot(op: Op, b: Rewriter) -> Value | None:
     inner = made_by(op.operands[0], "dot_general")
     if inner is None or not b.single_use(op.operands[0]) or not inner.type.is_static:
         return None
-    sides = Sides(inner)
+    sides = DotSides(inner)
     count, left = len(sides.batch[0]), len(sides.free(0))
     for side in (0, 1):
         value = sides.values[side]

@@ -13,7 +13,7 @@ from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import made_by
-from .contractions import Sides, convolution, dot, f32
+from .contractions import DotSides, convolution, dot, f32
 
 
 def _scale_examples() -> Iterator[Example]:
@@ -137,7 +137,7 @@ def static_side(inner: Op, b: Rewriter) -> tuple[int, list[int]] | None:
         along = [-1] * rank
         along[inner.output_feature_dimension] = inner.kernel_output_feature_dimension
         return 1, along
-    sides = Sides(inner)
+    sides = DotSides(inner)
     for side in (1, 0):
         value = inner.operands[side]
         other = inner.operands[1 - side]

@@ -29,7 +29,7 @@ def scatter(b: Any, x: Value, index: Value, updates: Value, body: str, **numbers
     return b("scatter", x, index, updates, regions=(region,), **numbers)
 
 
-class Window(NamedTuple):
+class ScatterWindow(NamedTuple):
     """How a scatter's updates lie in its operand, where every element gets at most one of them."""
 
     sources: dict[int, int]  # dim of the updates -> dim of the operand
@@ -79,7 +79,7 @@ def counted_by(op: Op, number: int, b: Rewriter) -> int | None:
     return None if axis == d else axis
 
 
-def _window(op: Op, b: Rewriter) -> Window | None:
+def _window(op: Op, b: Rewriter) -> ScatterWindow | None:
     x, indices, updates = op.operands
     taken = {*op.inserted_window_dims, *op.input_batching_dims}
     windows = [d for d in range(x.rank) if d not in taken]
@@ -108,7 +108,7 @@ def _window(op: Op, b: Rewriter) -> Window | None:
     most = limits(indices.element)[1]
     if any(x.dims[d] - 1 > most for d in compared):
         return None
-    return Window(sources, compared)
+    return ScatterWindow(sources, compared)
 
 
 def spread(b: Any, value: Value, dims: Sequence[int], places: dict[int, int]) -> Value:

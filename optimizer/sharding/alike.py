@@ -16,9 +16,9 @@ import numpy as np
 from ...hlo.graph import Value
 from ...hlo.types import TensorType
 from .candidates import Ways
-from .choice import Graph
+from .choice import ChoiceGraph
 from .memory import Lifetimes, local_bytes
-from .value_costs import Array, Use, ValueCost
+from .value_costs import Array, ValueCost, ValueUse
 
 FEWEST = 8  # that share states
 FAR = 4  # operations, in which those around alike ones are alike
@@ -51,7 +51,7 @@ class Alike:
     end: int
 
 
-def alike(graph: Graph) -> Alike:
+def alike(graph: ChoiceGraph) -> Alike:
     """Of a graph whose nodes have their states."""
     values = [value for value in graph.uses if isinstance(value.type, TensorType)]
     number = _numbers(graph, values)
@@ -67,7 +67,7 @@ def alike(graph: Graph) -> Alike:
     return Alike(number, prices, costs, sources, *_held(graph, number))
 
 
-def _numbers(graph: Graph, values: Sequence[Value]) -> list[int]:
+def _numbers(graph: ChoiceGraph, values: Sequence[Value]) -> list[int]:
     """Of each node; equal ones are alike. In the order of the program."""
     takes: list[list[tuple[int, int, int]]] = [[] for _ in graph.nodes]
     gives: list[list[tuple[int, int, int]]] = [[] for _ in graph.nodes]
@@ -99,7 +99,7 @@ def _numbers(graph: Graph, values: Sequence[Value]) -> list[int]:
     return _ordered([k if counts[k] >= FEWEST else next(single) for k in kinds])
 
 
-def _maker(graph: Graph, value: Value) -> tuple[int, int]:
+def _maker(graph: ChoiceGraph, value: Value) -> tuple[int, int]:
     """The number of the node that makes a value, and which of its results; -1 where none does."""
     if value in graph.fixed:
         return -1, 0
@@ -113,13 +113,13 @@ def _ordered(keys: Sequence[_Key]) -> list[int]:
     return [found.setdefault(key, len(found)) for key in keys]
 
 
-def _costs(graph: Graph, values: Sequence[Value], number: Sequence[int]) -> list[ValueCost]:
+def _costs(graph: ChoiceGraph, values: Sequence[Value], number: Sequence[int]) -> list[ValueCost]:
     """Values that alike nodes make, and alike nodes read, together."""
     found: dict[_Key, tuple[ValueCost, list[int]]] = {}
     for value in values:
         cost = graph.cost(value)
         uses = [
-            Use(None if use.node is None else number[use.node], use.times, use.ways)
+            ValueUse(None if use.node is None else number[use.node], use.times, use.ways)
             for use in cost.uses
         ]
         maker = None if cost.maker is None else number[cost.maker]
@@ -134,7 +134,7 @@ def _costs(graph: Graph, values: Sequence[Value], number: Sequence[int]) -> list
     ]
 
 
-def _held(graph: Graph, number: Sequence[int]) -> tuple[list[Held], int]:
+def _held(graph: ChoiceGraph, number: Sequence[int]) -> tuple[list[Held], int]:
     lifetimes = Lifetimes(graph.module.body)
     known: dict[tuple[TensorType, Ways, int], Array] = {}
     spans: Mapping[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)

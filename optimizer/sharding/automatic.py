@@ -27,10 +27,10 @@ from ..counters import counters, turns
 from ..regions import rewritten
 from .alike import alike
 from .candidates import Ways
-from .choice import USUAL_TURNS, Graph, Node, OperandUse, choose
+from .choice import USUAL_TURNS, ChoiceGraph, ChoiceNode, OperandUse, choose
 from .memory import memory_of
 from .propagated import Propagated, propagate
-from .search import WHOLE, Search
+from .search import WHOLE, ShardingSearch
 
 ATTEMPTS = 8  # in which the limit is lowered by what the program holds beside the estimate
 NEAR = 64  # limits that differ by less than this part of the memory are one
@@ -77,7 +77,7 @@ def fill(found: Propagated, memory: int | None = None) -> Filled:
     """
     graph = _OpenGraph(found)
     graph.fill()
-    search = Search(alike(graph))
+    search = ShardingSearch(alike(graph))
     best: Filled | None = None
     limit, low, high, least = memory, 0, memory or 0, inf  # with `low` what was found fits
     for _ in range(ATTEMPTS):
@@ -151,12 +151,12 @@ def _constrained(value: Value, kind: Type, origin: tuple[Origin, ...]) -> Op:
     return Op(ops.find("sharding_constraint"), (value,), {}, (), (kind,), origin)
 
 
-class _OpenGraph(Graph):
+class _OpenGraph(ChoiceGraph):
     """The graph of `choice.py`, in which what is not said is open. `ends`: the nodes of results of
     which nothing is said, by their numbers."""
 
     def __init__(self, found: Propagated) -> None:
-        self.ends: dict[int, Node] = {}
+        self.ends: dict[int, ChoiceNode] = {}
         super().__init__(found)
 
     def argument(self, value: Value) -> None:
@@ -181,10 +181,10 @@ class _OpenGraph(Graph):
         made: Sequence[Value],
         taken: Sequence[tuple[Value, float]],
         kind: TensorType | None = None,
-    ) -> Node:
+    ) -> ChoiceNode:
         """A node for values that lie alike: those that it makes, and those that come to it."""
         states = self.candidates.placed(kind or made[0].tensor)
-        node = Node(None, 1.0, len(self.nodes), (), states)
+        node = ChoiceNode(None, 1.0, len(self.nodes), (), states)
         self.nodes.append(node)
         self.made.update((value, (node, 0)) for value in made)
         for value, times in taken:

@@ -1,10 +1,10 @@
 """Which block of a tensor each device holds, as numbers.
 
 The axes of a mesh are cut into atoms: parts of axes that no sharding at hand cuts further. A device
-has a coordinate on each. A `State` says which atoms cut each dim; that is all that a search needs.
-A dim of size d that is cut into p parts has blocks of ceil(d / p): the last are short or empty. A
-dim with a grain g is d / g grains, and no block cuts one: what a dim that a reshape has merged is,
-where only the major of its dims is cut (6 heads of 64, in 4 parts: blocks of 128).
+has a coordinate on each. A `BlockState` says which atoms cut each dim; that is all that a search
+needs. A dim of size d that is cut into p parts has blocks of ceil(d / p): the last are short or
+empty. A dim with a grain g is d / g grains, and no block cuts one: what a dim that a reshape has
+merged is, where only the major of its dims is cut (6 heads of 64, in 4 parts: blocks of 128).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 Numbers = tuple[int, ...]  # of atoms, major to minor
 
 
-class State(NamedTuple):
+class BlockState(NamedTuple):
     """Which atoms cut each dim, over which (ascending) the value is unreduced, and the grain of
     each dim; no grains: all are 1."""
 
@@ -32,12 +32,12 @@ class State(NamedTuple):
     pending: Numbers = ()
     grains: Numbers = ()
 
-    def cut(self, changes: dict[int, Numbers], pending: Numbers | None = None) -> State:
+    def cut(self, changes: dict[int, Numbers], pending: Numbers | None = None) -> BlockState:
         """The state with other atoms on some dims."""
         dims = tuple(changes.get(number, atoms) for number, atoms in enumerate(self.dims))
-        return State(dims, self.pending if pending is None else pending, self.grains)
+        return BlockState(dims, self.pending if pending is None else pending, self.grains)
 
-    def alike(self, other: State, dim: int) -> Numbers:
+    def alike(self, other: BlockState, dim: int) -> Numbers:
         """The atoms with which both states begin to cut that dim; none where grains differ."""
         if self.grain(dim) != other.grain(dim):
             return ()
@@ -53,7 +53,7 @@ class State(NamedTuple):
         return (*itertools.chain.from_iterable(self.dims), *self.pending)
 
 
-class Blocks:
+class TensorBlocks:
     """The blocks of one tensor: sizes[a] parts of atom a, digits[a] each device's place on it."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Blocks:
             found = self._parts[atoms] = math.prod(self.sizes[atom] for atom in atoms)
         return found
 
-    def total(self, state: State) -> int:
+    def total(self, state: BlockState) -> int:
         """Into how many blocks the state cuts the tensor."""
         return math.prod(map(self.parts, state.dims))
 
@@ -88,12 +88,12 @@ class Blocks:
             found = self._sizes[dim, atoms, grain] = -(-grains // self.parts(atoms)) * grain
         return found
 
-    def local(self, state: State) -> tuple[int, ...]:
+    def local(self, state: BlockState) -> tuple[int, ...]:
         """The dims of what each device has memory for."""
         sizes = enumerate(state.dims)
         return tuple(self.block(dim, atoms, state.grain(dim)) for dim, atoms in sizes)
 
-    def bytes(self, state: State) -> int:
+    def bytes(self, state: BlockState) -> int:
         return math.prod(self.local(state)) * self.itemsize
 
     def index(self, atoms: Numbers) -> Array:
@@ -106,7 +106,7 @@ class Blocks:
             self._indices[atoms] = found
         return found
 
-    def span(self, dim: int, state: State) -> tuple[Array, Array]:
+    def span(self, dim: int, state: BlockState) -> tuple[Array, Array]:
         """Where each device's block of that dim begins, and where it ends."""
         atoms, grain = state.dims[dim], state.grain(dim)
         found = self._spans.get((dim, atoms, grain))
@@ -117,7 +117,7 @@ class Blocks:
             self._spans[dim, atoms, grain] = found
         return found
 
-    def held(self, state: State) -> Array:
+    def held(self, state: BlockState) -> Array:
         """Elements of each device's block."""
         found = self._held.get((state.dims, state.grains))
         if found is None:
@@ -128,7 +128,7 @@ class Blocks:
             self._held[state.dims, state.grains] = found
         return found
 
-    def shared(self, one: State, other: State) -> Array:
+    def shared(self, one: BlockState, other: BlockState) -> Array:
         """Elements that each device holds in both states."""
         found = np.ones(self.devices, np.int64)
         for dim, (left, right) in enumerate(zip(one.dims, other.dims, strict=True)):
@@ -139,17 +139,17 @@ class Blocks:
             found = found * self._shared[key]
         return found
 
-    def folded(self, before: State, after: State) -> Numbers:
+    def folded(self, before: BlockState, after: BlockState) -> Numbers:
         """The atoms over which `after` is reduced and `before` is not."""
         return tuple(atom for atom in before.pending if atom not in after.pending)
 
-    def missing(self, before: State, after: State) -> Array:
+    def missing(self, before: BlockState, after: BlockState) -> Array:
         """Bytes that each device has to get where every box that it lacks is sent to it once, from
         each of the devices whose values it has to fold."""
         values = self.parts(self.folded(before, after))
         return (values * self.held(after) - self.shared(before, after)) * self.itemsize
 
-    def messages(self, before: State, after: State) -> Array:
+    def messages(self, before: BlockState, after: BlockState) -> Array:
         """How many boxes come to each device from others."""
         count = np.ones(self.devices, np.int64)
         for dim, atoms in enumerate(before.dims):
@@ -165,7 +165,7 @@ class Blocks:
         count = self.parts(fine) // self.parts(coarse)
         return large == count * small or large >= self.dims[dim]
 
-    def moving(self, before: State, after: State) -> Array:
+    def moving(self, before: BlockState, after: BlockState) -> Array:
         """Which devices have to get another block, where both states have blocks of one size."""
         same = np.ones(self.devices, bool)
         for left, right in zip(before.dims, after.dims, strict=True):
@@ -203,19 +203,19 @@ class Atoms:
                     found.append(number)
         return tuple(found)
 
-    def state(self, sharding: Sharding, grains: Numbers = ()) -> State:
+    def state(self, sharding: Sharding, grains: Numbers = ()) -> BlockState:
         pending = tuple(sorted(self.of(sharding.unreduced)))
-        return State(tuple(self.of(dim.axes) for dim in sharding.dims), pending, grains)
+        return BlockState(tuple(self.of(dim.axes) for dim in sharding.dims), pending, grains)
 
     def merged(self, numbers: Iterable[int]) -> tuple[Axis, ...]:
         return self.mesh.merged(self.axes[number] for number in numbers)
 
-    def sharding(self, state: State, like: Sharding) -> Sharding:
+    def sharding(self, state: BlockState, like: Sharding) -> Sharding:
         """The state as a sharding, on the mesh and with the reduction of another."""
         dims = tuple(DimSharding(self.merged(atoms)) for atoms in state.dims)
         return Sharding(like.mesh, dims, (), self.merged(state.pending), like.reduction)
 
-    def blocks(self, dims: Sequence[int], itemsize: int) -> Blocks:
+    def blocks(self, dims: Sequence[int], itemsize: int) -> TensorBlocks:
         """The blocks of a tensor, by the numbers of devices."""
         count = self.mesh.devices
         places = np.arange(count)
@@ -228,7 +228,7 @@ class Atoms:
             inner = self.mesh.parts(map(Axis, later))
             below = whole // self.mesh.bounds(axis)[1]
             digits.append(places // inner % whole // below % self.mesh.size(axis))
-        return Blocks(self.sizes(), digits, dims, itemsize)
+        return TensorBlocks(self.sizes(), digits, dims, itemsize)
 
 
 def atoms_of(mesh: Mesh, shardings: Sequence[Sharding], prime: bool) -> Atoms:

@@ -19,7 +19,7 @@ from typing import Any
 from ...hlo.errors import BudgetError, UserError
 from ...hlo.sharding import Mesh
 from ...options import bytes_of
-from .communications import Communication
+from .communications import CommunicationSite
 
 OPTION = "--max-reshard"
 _AXIS = "axis."
@@ -34,7 +34,7 @@ class Limit:
     what: str
     most: float
 
-    def over(self, rows: Sequence[Communication]) -> tuple[float, Sequence[Communication]]:
+    def over(self, rows: Sequence[CommunicationSite]) -> tuple[float, Sequence[CommunicationSite]]:
         """How much there is, and the rows that count."""
         if self.what == "count":
             return float(len(rows)), rows
@@ -55,7 +55,7 @@ class Budget:
     limits: tuple[Limit, ...]
     accepted: Mapping[_Key, float] | None = field(default=None, hash=False)
 
-    def grown(self, rows: Sequence[Communication]) -> Sequence[Communication]:
+    def grown(self, rows: Sequence[CommunicationSite]) -> Sequence[CommunicationSite]:
         """The rows that were not accepted, or with fewer bytes."""
         if self.accepted is None:
             return rows
@@ -115,7 +115,7 @@ def recorded(path: Path, mesh: Mesh) -> Budget:
     return Budget(str(path), limits, accepted)
 
 
-def require_within(rows: Sequence[Communication], budgets: Sequence[Budget]) -> None:
+def require_within(rows: Sequence[CommunicationSite], budgets: Sequence[Budget]) -> None:
     """BudgetError that lists, for each limit that is exceeded, the rows that count."""
     lines: list[str] = []
     for budget in budgets:

@@ -30,7 +30,7 @@ Assignment = dict[int, Parts]
 
 
 @dataclass(frozen=True)
-class State:
+class CandidateState:
     """How operands and results lie when an operation is computed in one way, and what that costs,
     in bytes that a device receives; `sent`: those that it does receive inside of the operation."""
 
@@ -61,7 +61,7 @@ class States:
     """The states of an operation; of equal operations the same object. `prices`: of each state;
     `whole`: the number of the one in which the fewest axes are used."""
 
-    states: tuple[State, ...]
+    states: tuple[CandidateState, ...]
     operands: tuple[Column, ...]
     results: tuple[Column, ...]
     prices: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -121,7 +121,7 @@ class Candidates:
             key = tuple(lying)
             if key not in self._without:
                 count, only = len(op.operands), [ways.lyings[0] for ways in lying]
-                states = [State(tuple(only[:count]), tuple(only[count:]), 0.0)]
+                states = [CandidateState(tuple(only[:count]), tuple(only[count:]), 0.0)]
                 self._without[key] = self._columns(states)
             return self._without[key]
         pending = tuple(self._pending(op, arriving))
@@ -153,11 +153,11 @@ class Candidates:
         """The states of what is only held: each way in which whole axes cut its dims evenly."""
         found = self._placed.get(kind.dims)
         if found is None:
-            states: list[State] = []
+            states: list[CandidateState] = []
             for cuts in _divided(self.mesh, kind.dims):
                 dims = (to_axes(self.mesh, cuts.get(dim, ())) for dim in range(kind.rank))
                 lying = Sharding(self.name, tuple(map(DimSharding, dims)))
-                states.append(State((lying,), (lying,), 0.0))
+                states.append(CandidateState((lying,), (lying,), 0.0))
             found = self._placed[kind.dims] = self._columns(states)
         return found
 
@@ -167,11 +167,11 @@ class Candidates:
         found = self._constraints.get(key)
         if found is None:
             lyings = _constrained(said.lyings[0], arriving.lyings, wanted.lyings)
-            states = [State((way,), (way,), 0.0) for way in lyings]
+            states = [CandidateState((way,), (way,), 0.0) for way in lyings]
             found = self._constraints[key] = self._columns(states)
         return found
 
-    def _columns(self, states: Sequence[State]) -> States:
+    def _columns(self, states: Sequence[CandidateState]) -> States:
         def columns(rows: Sequence[tuple[Lying, ...]]) -> tuple[Column, ...]:
             return tuple(map(self._column, zip(*rows, strict=True)))
 
@@ -195,7 +195,7 @@ class Candidates:
         arriving: Sequence[Sequence[Lying]],
         wanted: Sequence[Sequence[Lying]],
         pending: Sequence[tuple[Parts, str, frozenset[int]]],
-    ) -> list[State]:
+    ) -> list[CandidateState]:
         assignments = maker.assignments(said, arriving, wanted)
         return list(self._stated(maker, assignments, pending, MOST))
 
@@ -205,9 +205,9 @@ class Candidates:
         assignments: Iterable[Assignment],
         pending: Sequence[tuple[Parts, str, frozenset[int]]],
         most: int | None = None,
-    ) -> Iterable[State]:
+    ) -> Iterable[CandidateState]:
         """The states of assignments, each once; of no further assignment where there are `most`."""
-        found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], State] = {}
+        found: dict[tuple[tuple[Lying, ...], tuple[Lying, ...]], CandidateState] = {}
         for assignment in assignments:
             for over, fold, which in [((), SUM, frozenset[int]()), *pending]:
                 state = maker.state(assignment, over, fold, which)
@@ -264,7 +264,7 @@ class _Maker:
         self.known = known.known
         self.answers: dict[Hashable, States] = {}
         self._along: dict[tuple[int, Sharding], Assignment] = {}
-        self._states: dict[Hashable, State | None] = {}
+        self._states: dict[Hashable, CandidateState | None] = {}
         self.values = (*op.operands, *op.results)
         self.sizes = [factor.size for factor in factors.factors]
         self.flops = op.definition.flops(op)
@@ -364,7 +364,7 @@ class _Maker:
 
     def state(
         self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
-    ) -> State | None:
+    ) -> CandidateState | None:
         """How the tensors lie then; None where the operation cannot be computed so."""
         key = tuple(sorted(assignment.items())), over, fold, which
         if key not in self._states:
@@ -373,7 +373,7 @@ class _Maker:
 
     def _state(
         self, assignment: Assignment, over: Parts, fold: str, which: frozenset[int]
-    ) -> State | None:
+    ) -> CandidateState | None:
         if any(self.taken(assignment, part) for part in over):
             return None
         axes = [to_axes(self.mesh, assignment.get(n, ())) for n in range(len(self.sizes))]
@@ -412,7 +412,7 @@ class _Maker:
         )
         inside += BYTES_PER_COMMUNICATION * inner_calls(self.op, self.factors, axes, self.mesh)
         price = inside + self.flops / cut / FLOPS_PER_BYTE + memory / MEMORY_PER_BYTE
-        return State(tuple(lying[:count]), tuple(lying[count:]), price, inside)
+        return CandidateState(tuple(lying[:count]), tuple(lying[count:]), price, inside)
 
     def dims(self, number: int, assignment: Assignment) -> tuple[DimSharding, ...] | None:
         """The axes of a tensor's dims; None where they would not cut its factors so."""
@@ -437,7 +437,7 @@ class _Maker:
         return made
 
 
-def _axes(state: State) -> int:
+def _axes(state: CandidateState) -> int:
     """How many axes cut operands and results, or leave them unreduced."""
     lyings = [lying for lying in (*state.operands, *state.results) if lying is not None]
     return sum(len(lying.unreduced) + sum(len(d.axes) for d in lying.dims) for lying in lyings)

@@ -26,12 +26,12 @@ from ...hlo.sharding import DimSharding, Sharding
 from ...hlo.types import TensorType
 from ..cost.assumed import BYTES_PER_COMMUNICATION
 from ..counters import counters, turns
-from .candidates import Candidates, Lying, State, States, Ways
+from .candidates import Candidates, CandidateState, Lying, States, Ways
 from .decide import Decided, decided
 from .min_sum import cheapest
 from .propagated import Propagated
 from .transit import NEVER, Transit
-from .value_costs import Array, Improvement, Numbers, Use, ValueCost
+from .value_costs import Array, Improvement, Numbers, ValueCost, ValueUse
 
 USUAL_TURNS = 8  # of a loop, where data decides
 ANSWERS = 2  # of messages, that are compared where uses share what is brought to them
@@ -44,19 +44,19 @@ class Way:
     are: `bytes` that a device receives; `price` with what is computed and what memory is read and
     written."""
 
-    state: State
+    state: CandidateState
     bytes: float
     price: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Choice:
+class ShardingChoice:
     """`decided`: the program at level DECIDED, beside the one that it is of; `price`: what the
     choice is expected to cost a device in a step, with its prices for work and memory."""
 
     decided: Decided
     price: float
-    graph: Graph
+    graph: ChoiceGraph
 
     @property
     def module(self) -> Module:
@@ -70,7 +70,7 @@ class Choice:
 
 
 @dataclass
-class Node:
+class ChoiceNode:
     """An operation that can be computed in several ways; `times` a step."""
 
     op: Op | None  # None: only held, by `automatic.py`
@@ -89,25 +89,25 @@ class Node:
 class OperandUse:
     """One operand: of a node, by its number, or one that has to come as `wanted`."""
 
-    node: Node | None
+    node: ChoiceNode | None
     operand: int
     wanted: Lying
     times: float
 
 
-def choose(found: Propagated) -> Choice:
+def choose(found: Propagated) -> ShardingChoice:
     """Decide how each tensor lies where it is made and where it is used.
 
     found: a program and how propagation lets its tensors lie. UserError for a kernel without a
     contract whose operands would be cut.
     """
-    graph = Graph(found)
+    graph = ChoiceGraph(found)
     graph.fill()
     states, price = graph.solve()
-    return Choice(decided(found, graph.fixed, graph.wanted, states), price, graph)
+    return ShardingChoice(decided(found, graph.fixed, graph.wanted, states), price, graph)
 
 
-class Graph:
+class ChoiceGraph:
     def __init__(self, found: Propagated) -> None:
         self.module, self.said = found.module, found.shardings
         used = (s.mesh for s in found.shardings.values())
@@ -115,8 +115,8 @@ class Graph:
         self.mesh = found.module.meshes[self.name]
         self.candidates = Candidates(self.mesh, self.name)
         self.transit = Transit(self.mesh)
-        self.nodes: list[Node] = []
-        self.made: dict[Value, tuple[Node, int]] = {}  # by which node, which of its results
+        self.nodes: list[ChoiceNode] = []
+        self.made: dict[Value, tuple[ChoiceNode, int]] = {}  # by which node, which of its results
         self.fixed: dict[Value, Lying] = {}  # how values lie that no node makes
         self.uses: dict[Value, list[OperandUse]] = {}
         self.wanted: dict[tuple[Op | Region, int], Lying] = {}  # operands that have no choice
@@ -171,7 +171,7 @@ class Graph:
         if op.name in _KERNELS and any(map(_is_cut, map(self.lying, op.operands))):
             require_contract(op)
         said = tuple(self.only(self.lying(value)) for value in (*op.operands, *op.results))
-        node = Node(op, times, len(self.nodes), said)
+        node = ChoiceNode(op, times, len(self.nodes), said)
         self.nodes.append(node)
         for number, value in enumerate(op.operands):
             self.uses.setdefault(value, []).append(OperandUse(node, number, None, times))
@@ -254,7 +254,7 @@ class Graph:
 
     # The cheapest.
 
-    def solve(self) -> tuple[dict[Op, State], float]:
+    def solve(self) -> tuple[dict[Op, CandidateState], float]:
         """A state for each node's operation, and what all cost together."""
         prices = [node.times * node.known.prices for node in self.nodes]
         values = [self.cost(value) for value in self.uses if isinstance(value.type, TensorType)]
@@ -310,9 +310,9 @@ class Graph:
         targets = self._together(wanted)
         places = [self._places(targets, ways) for ways in wanted]
         found = [
-            Use(None, use.times, place)
+            ValueUse(None, use.times, place)
             if use.node is None
-            else Use(use.node.number, use.times, self._ways(use, use.node.known, place))
+            else ValueUse(use.node.number, use.times, self._ways(use, use.node.known, place))
             for use, place in zip(uses, places, strict=True)
         ]
         costs = self.transit.prices(value.tensor, self._arriving(value), targets)

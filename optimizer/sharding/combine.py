@@ -43,7 +43,7 @@ def combined(module: Module, costs: Costs, limit: int = LIMIT) -> Module:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _CombinableCall:
     """A call that may be joined with others of its kind. ready, needed: seconds of computing before
     its operands are there, and before its results are read; late: only the end waits for them."""
 
@@ -59,7 +59,7 @@ class _Call:
 class _Bucket:
     """Calls that become one."""
 
-    def __init__(self, first: _Call) -> None:
+    def __init__(self, first: _CombinableCall) -> None:
         self.calls = [first]
         self.mask = 1 << first.number
 
@@ -110,7 +110,7 @@ class _Combiner:
 
     # What is known of the region.
 
-    def calls(self) -> list[_Call]:
+    def calls(self) -> list[_CombinableCall]:
         """Everything that sends, in order; numbered so."""
         region, costs = self.region, self.costs
         starts: dict[Op, float] = {}
@@ -135,7 +135,7 @@ class _Combiner:
         found = []
         for op in filter(sends, region.ops):
             found.append(
-                _Call(
+                _CombinableCall(
                     op, len(found),
                     max((ready.get(value, 0.0) for value in op.operands), default=0.0),
                     min((needed.get(value, now) for value in op.results), default=now),
@@ -147,7 +147,7 @@ class _Combiner:
             )  # fmt: skip
         return found
 
-    def before(self, calls: Sequence[_Call]) -> list[int]:
+    def before(self, calls: Sequence[_CombinableCall]) -> list[int]:
         """For each call, as bits, the calls that it depends on."""
         numbers = {call.op: call.number for call in calls}
         known: dict[Value, int] = {}
@@ -163,7 +163,7 @@ class _Combiner:
             known.update((value, mask) for value in op.results)
         return found
 
-    def pays(self, bucket: _Bucket, call: _Call) -> bool:
+    def pays(self, bucket: _Bucket, call: _CombinableCall) -> bool:
         first, link = bucket.calls[0], self.costs.link(call.op)
         if bucket.bytes + call.bytes > self.limit:
             return False
@@ -181,7 +181,7 @@ class _Combiner:
         return joined - min(bucket.needed, call.needed) <= waits + link.call
 
 
-def _brief(link: Link, *calls: _Call) -> bool:
+def _brief(link: Link, *calls: _CombinableCall) -> bool:
     return all(call.transfer <= link.call for call in calls)
 
 

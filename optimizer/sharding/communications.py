@@ -31,7 +31,7 @@ RESHARD, REDUCTION, INNER, MANUAL = "reshard", "reduction", "inner", "manual"
 
 
 @dataclass(frozen=True, eq=False)
-class Communication:
+class CommunicationSite:
     """One place of a decided program where devices send.
 
     op: the `sharding_constraint`, the operation that sends inside, or the collective. plan: of a
@@ -103,13 +103,13 @@ class Communication:
 
 def communications(
     decided: Module, interconnect: Interconnect = USUAL
-) -> tuple[Communication, ...]:
+) -> tuple[CommunicationSite, ...]:
     """All of them, in the order of the program.
 
     decided: at level DECIDED. Their `total` bytes are those that `interpret_parallel` counts over
     the partitioned program, but where data decides how often a loop turns or which way is taken.
     """
-    found: list[Communication] = []
+    found: list[CommunicationSite] = []
     shared: set[Hashable] = set()
     homes = dict(_homes(decided.body))
     for op, times in walk_turns(decided.body):
@@ -144,9 +144,9 @@ def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int 
 
 def _in_manual(
     region: Region, mesh: Mesh, times: int | None, number: int, interconnect: Interconnect
-) -> list[Communication]:
+) -> list[CommunicationSite]:
     """The collectives of a body that is written for one device; those inside of it too."""
-    found: list[Communication] = []
+    found: list[CommunicationSite] = []
     for op, often in walk_turns(region, times):
         if op.name == "sdy.manual_computation":
             found += _in_manual(op.regions[0], mesh, often, number + len(found), interconnect)
@@ -155,7 +155,7 @@ def _in_manual(
         if size:
             axes = _differing(mesh, op.definition.partners(op, mesh.devices))
             spent = _spent(axes, size, interconnect)
-            row = Communication(number + len(found), MANUAL, op, None, size, often, axes, spent)
+            row = CommunicationSite(number + len(found), MANUAL, op, None, size, often, axes, spent)
             found.append(row)
     return found
 
@@ -173,7 +173,7 @@ def _differing(mesh: Mesh, groups: Groups) -> tuple[str, ...]:
 
 def _of(
     decided: Module, op: Op, times: int | None, number: int, interconnect: Interconnect
-) -> Communication | None:
+) -> CommunicationSite | None:
     kind = op.operands[0].tensor
     source, target = kind.sharding, op.results[0].tensor.sharding
     assert source is not None and target is not None
@@ -187,7 +187,7 @@ def _of(
         return None
     folded = any(axis not in target.unreduced for axis in source.unreduced)
     names = dict.fromkeys(axis.name for move in plan.moves for axis in move.axes)
-    return Communication(
+    return CommunicationSite(
         number, REDUCTION if folded else RESHARD, op, plan, plan.mean, times, tuple(names),
         plan.seconds,
     )  # fmt: skip
@@ -209,7 +209,7 @@ def _inside(
     shared: set[Hashable],
     home: int,
     interconnect: Interconnect,
-) -> Communication | None:
+) -> CommunicationSite | None:
     """shared: what was fetched before, with its region's number; `home` is that of `op`."""
     factors = op.definition.divide(op)
     name = next((s.mesh for s in map(sharding_of, (*op.operands, *op.results)) if s), None)
@@ -230,7 +230,7 @@ def _inside(
         if factor.kind in sends or (factor.kind is FactorKind.REDUCTION and factor.placed)
         for axis in cut
     )
-    return Communication(
+    return CommunicationSite(
         number, INNER, op, None, size, times, tuple(names), _spent(names, size, interconnect)
     )
 

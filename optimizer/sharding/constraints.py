@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 
 from ...hlo.errors import UserError
 from ...hlo.sharding import Sharding, opened
-from .network import Link, Network, Place, Reach, Step, Tensor, Use, identity, replace_uses
+from .network import (
+    Link,
+    Network,
+    NetworkStep,
+    NetworkTensor,
+    Reach,
+    ShardingPlace,
+    TensorUse,
+    identity,
+    replace_uses,
+)
 from .parts import of_axes
 
 
@@ -21,20 +31,22 @@ class Demand:
     a manual computation gets it."""
 
     sharding: Sharding
-    step: Step
-    result: Tensor | None = None
+    step: NetworkStep
+    result: NetworkTensor | None = None
 
     @property
-    def operand(self) -> Tensor:
+    def operand(self) -> NetworkTensor:
         (found,) = self.step.operands
         assert found is not None
         return found
 
 
-def apply_demands(network: Network, demands: Sequence[Demand], blocks: dict[int, Step]) -> None:
+def apply_demands(
+    network: Network, demands: Sequence[Demand], blocks: dict[int, NetworkStep]
+) -> None:
     """Give operands of constraints their sharding. `blocks`: the step that stands for the start of
     each block; steps that move do so to just behind what they constrain."""
-    moved: dict[int, list[Step]] = {}
+    moved: dict[int, list[NetworkStep]] = {}
     gone: set[int] = set()
     for demand in demands:
         if demand.result is not None:
@@ -68,7 +80,11 @@ def apply_demands(network: Network, demands: Sequence[Demand], blocks: dict[int,
 
 
 def _link(
-    network: Network, place: Place, sharding: Sharding, step: Step | None, source: Place | None
+    network: Network,
+    place: ShardingPlace,
+    sharding: Sharding,
+    step: NetworkStep | None,
+    source: ShardingPlace | None,
 ) -> None:
     """Note that all axes of a place's sharding come from a constraint or a member of its group."""
     mesh = network.meshes[sharding.mesh]
@@ -94,28 +110,28 @@ def _skip_chain(demand: Demand) -> None:
     if last is None or step is demand.step or any(use.demand is not None for use in last.uses):
         return
 
-    def behind(use: Use) -> bool:
+    def behind(use: TensorUse) -> bool:
         return use.step is not None and use.block == step.block and use.position > step.position
 
     replace_uses(operand, last, behind, [demand.step])
 
 
 def _constraint(
-    network: Network, operand: Tensor, sharding: Sharding, cause: Step
-) -> tuple[Step, Tensor]:
+    network: Network, operand: NetworkTensor, sharding: Sharding, cause: NetworkStep
+) -> tuple[NetworkStep, NetworkTensor]:
     """A constraint that the program does not have."""
     dims = operand.place.dims
-    result = Tensor(network.place(dims, sharding, operand.place.source))
-    step = Step(
+    result = NetworkTensor(network.place(dims, sharding, operand.place.source))
+    step = NetworkStep(
         "sharding_constraint", [operand], [result], identity(dims), Reach.ELEMENTWISE,
         cause.source, constraint=True,
     )  # fmt: skip
     result.place.step = step
-    operand.uses.append(Use(step, 0, sharding))
+    operand.uses.append(TensorUse(step, 0, sharding))
     return step, result
 
 
-def _start(tensor: Tensor, blocks: dict[int, Step]) -> Step:
+def _start(tensor: NetworkTensor, blocks: dict[int, NetworkStep]) -> NetworkStep:
     """The step behind which a tensor is known."""
     place = tensor.place
     if tensor is place.tensor and place.step is not None:
@@ -123,13 +139,13 @@ def _start(tensor: Tensor, blocks: dict[int, Step]) -> Step:
     return blocks[id(tensor)]
 
 
-def _reorder(network: Network, moved: dict[int, list[Step]], gone: set[int]) -> None:
+def _reorder(network: Network, moved: dict[int, list[NetworkStep]], gone: set[int]) -> None:
     """Put moved steps behind their anchors."""
     if not moved:
         return
-    steps: list[Step] = []
+    steps: list[NetworkStep] = []
 
-    def add(step: Step) -> None:
+    def add(step: NetworkStep) -> None:
         steps.append(step)
         for follower in moved.get(id(step), ()):
             add(follower)
@@ -140,10 +156,10 @@ def _reorder(network: Network, moved: dict[int, list[Step]], gone: set[int]) -> 
     network.steps = steps
 
 
-def unite_groups(network: Network, blocks: dict[int, Step]) -> None:
+def unite_groups(network: Network, blocks: dict[int, NetworkStep]) -> None:
     """Let each group start with the one sharding that its members have; where they have several,
     the group is of what follows them instead."""
-    moved: dict[int, list[Step]] = {}
+    moved: dict[int, list[NetworkStep]] = {}
     for group in _groups(network):
         common: Sharding | None = None
         conflict = False
@@ -173,7 +189,7 @@ def unite_groups(network: Network, blocks: dict[int, Step]) -> None:
     _reorder(network, moved, set())
 
 
-def _groups(network: Network) -> list[list[Tensor]]:
+def _groups(network: Network) -> list[list[NetworkTensor]]:
     """The tensors of each group, each once; groups with a tensor in common are one."""
     leaders: dict[int, int] = {}
 
@@ -182,13 +198,13 @@ def _groups(network: Network) -> list[list[Tensor]]:
             number = leaders[number]
         return number
 
-    first: dict[Tensor, int] = {}
+    first: dict[NetworkTensor, int] = {}
     for number, step in network.groupings:
         tensor = step.operands[0]
         if tensor is not None:
             one, other = leader(first.setdefault(tensor, number)), leader(number)
             leaders[max(one, other)] = min(one, other)
-    found: dict[int, dict[Tensor, None]] = {}
+    found: dict[int, dict[NetworkTensor, None]] = {}
     for number, step in network.groupings:
         tensor = step.operands[0]
         if tensor is None:

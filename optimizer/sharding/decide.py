@@ -11,7 +11,7 @@ from ...hlo import ops
 from ...hlo.graph import Module, Op, Origin, Region, Value, arguments
 from ...hlo.sharding import replicated
 from ...hlo.types import TensorType, Type
-from .candidates import Lying, State
+from .candidates import CandidateState, Lying
 from .propagated import Propagated, retyped
 
 _Reached = dict[tuple[Value, Lying], Value]
@@ -33,7 +33,7 @@ def decided(
     found: Propagated,
     fixed: Mapping[Value, Lying],
     wanted: Mapping[Use, Lying],
-    states: Mapping[Op, State],
+    states: Mapping[Op, CandidateState],
 ) -> Decided:
     """The program at level DECIDED, and how it follows from the propagated one.
 
@@ -41,17 +41,17 @@ def decided(
     such operations, and results of regions, have to lie. states: of all other operations.
     """
     mesh = next((s.mesh for s in found.shardings.values()), next(iter(found.module.meshes)))
-    writer = _Writer(fixed, wanted, states, mesh)
+    writer = _DecisionWriter(fixed, wanted, states, mesh)
     module = found.module.with_main(writer.region(found.module.body, {}, {}))
     return Decided(module, writer.origins, writer.uses)
 
 
-class _Writer:
+class _DecisionWriter:
     def __init__(
         self,
         fixed: Mapping[Value, Lying],
         wanted: Mapping[Use, Lying],
-        states: Mapping[Op, State],
+        states: Mapping[Op, CandidateState],
         mesh: str,
     ) -> None:
         self.fixed, self.wanted, self.states, self.mesh = fixed, wanted, states, mesh

@@ -17,8 +17,8 @@ from ...hlo.errors import UserError
 from ...hlo.graph import Op, Region, Value
 from ...hlo.sharding import Axis, Mesh, Sharding
 from ...hlo.types import TensorType
-from .choice import Choice, Way
-from .communications import MANUAL, RESHARD, Communication, communications
+from .choice import ShardingChoice, Way
+from .communications import MANUAL, RESHARD, CommunicationSite, communications
 from .interconnect import USUAL, Interconnect
 from .moves import EXCHANGE
 from .propagated import Propagated
@@ -30,7 +30,7 @@ ALTERNATIVES = 2
 
 
 @dataclass(frozen=True)
-class Need:
+class ShardingNeed:
     """Who needs the value as it lies afterwards: the operation, its file:line, and the annotation
     that it is, if it is one."""
 
@@ -58,7 +58,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class ExplanationRow:
     """One communication, and why it is there.
 
     of, place: what makes the value, and its file:line. needs: who wants it otherwise. before,
@@ -66,10 +66,10 @@ class Row:
     is as in `communication`.
     """
 
-    communication: Communication
+    communication: CommunicationSite
     of: str
     place: str
-    needs: tuple[Need, ...]
+    needs: tuple[ShardingNeed, ...]
     before: tuple[Reason, ...]
     after: tuple[Reason, ...]
     moves: tuple[str, ...]
@@ -122,7 +122,7 @@ class Explanation:
     `arguments`, `results`: what each device holds."""
 
     mesh: Mesh
-    rows: tuple[Row, ...]
+    rows: tuple[ExplanationRow, ...]
     annotations: tuple[Annotation, ...]
     arguments: tuple[Held, ...]
     results: tuple[Held, ...]
@@ -144,7 +144,9 @@ class Explanation:
         }
 
 
-def explain(found: Propagated, choice: Choice, interconnect: Interconnect = USUAL) -> Explanation:
+def explain(
+    found: Propagated, choice: ShardingChoice, interconnect: Interconnect = USUAL
+) -> Explanation:
     """Every communication of a program that is decided, and why it is there."""
     explainer = _Explainer(found, choice, interconnect)
     rows = communications(choice.module, interconnect)
@@ -157,17 +159,19 @@ def explain(found: Propagated, choice: Choice, interconnect: Interconnect = USUA
 
 
 class _Explainer:
-    def __init__(self, found: Propagated, choice: Choice, interconnect: Interconnect) -> None:
+    def __init__(
+        self, found: Propagated, choice: ShardingChoice, interconnect: Interconnect
+    ) -> None:
         self.found, self.choice, self.interconnect = found, choice, interconnect
         self.provenance = Provenance(found, choice.decided)
 
-    def row(self, sent: Communication) -> Row:
+    def row(self, sent: CommunicationSite) -> ExplanationRow:
         why = self.provenance.why
         value, op, plan = sent.value, sent.op, sent.plan
         before: list[Reason] = []
         after: list[Reason] = []
         moves: list[str] = []
-        needs = [Need(op.name, place_of(op))]
+        needs = [ShardingNeed(op.name, place_of(op))]
         if sent.kind == MANUAL:
             before = [self.provenance.inside(op, axis) for axis in sent.axes]
         elif plan is None:
@@ -179,23 +183,23 @@ class _Explainer:
             after = [why(other, *cut) for cut in _changing(plan.target, plan.source)]
             needs = list(dict.fromkeys(map(self.need, self.choice.decided.uses[op])))
             moves = [str(move) for move in plan.moves]
-        return Row(
+        return ExplanationRow(
             sent, self.provenance.made(value), self.provenance.place(value), tuple(needs),
             tuple(before), tuple(after), tuple(moves), tuple(self.alternatives(sent)),
         )  # fmt: skip
 
-    def need(self, use: tuple[Op | Region, int]) -> Need:
+    def need(self, use: tuple[Op | Region, int]) -> ShardingNeed:
         user, number = use
         if not isinstance(user, Region):
-            return Need(user.name, place_of(user), self.provenance.demanded(use))
+            return ShardingNeed(user.name, place_of(user), self.provenance.demanded(use))
         owner = self.provenance.owners.get(user)
         if owner is not None:
-            return Need(owner.name, place_of(owner))
+            return ShardingNeed(owner.name, place_of(owner))
         value = user.results[number]
         place = "" if value.op is None else place_of(value.op)
-        return Need(f"result {number}", place, self.provenance.stated.get(value))
+        return ShardingNeed(f"result {number}", place, self.provenance.stated.get(value))
 
-    def alternatives(self, sent: Communication) -> list[Alternative]:
+    def alternatives(self, sent: CommunicationSite) -> list[Alternative]:
         """The other way to send; the next best ways to compute what makes the value and what
         needs it."""
         found: list[Alternative] = []

@@ -57,7 +57,7 @@ class Brought(NamedTuple):
 
 
 @dataclass
-class _Rows:
+class _ConstraintRows:
     """Rows of a matrix, and what they are equal to or at most."""
 
     rows: list[int]
@@ -104,7 +104,7 @@ class LinearProgram:
         self.alike, self.kept = alike, [np.array(sorted(states), np.intp) for states in kept]
         self.costs: list[float] = []
         self.most: list[float] = []
-        self.equal, self.below = _Rows([], [], [], []), _Rows([], [], [], [])
+        self.equal, self.below = _ConstraintRows([], [], [], []), _ConstraintRows([], [], [], [])
         self.one = self._column(0.0, 1.0)
         self.equal.add([self.one], [1.0], 1.0)
         self.first: list[int] = []  # column of each node's first state

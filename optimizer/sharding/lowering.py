@@ -17,7 +17,7 @@ from ...hlo.graph import Value
 from ...hlo.groups import Groups, mesh_groups
 from ...hlo.sharding import MAX, MIN, SUM, Axis
 from ...hlo.types import I32, TensorType
-from .blocks import Atoms, Blocks, State, atoms_of
+from .blocks import Atoms, BlockState, TensorBlocks, atoms_of
 from .interconnect import USUAL, Interconnect
 from .moves import (
     ALL_GATHER,
@@ -28,7 +28,7 @@ from .moves import (
     REDUCE_SCATTER,
     SLICE,
 )
-from .reshard import Move, ReshardPlan
+from .reshard import ReshardMove, ReshardPlan
 from .transfers import transfers
 
 FOLDS = {SUM: "add", MAX: "maximum", MIN: "minimum"}
@@ -47,21 +47,21 @@ def lower(
     interconnect: who is near whom, where an exchange can choose.
     """
     for move in plan.moves:
-        value = _Lowering(plan, b, move, channels, interconnect).run(value)
+        value = _ReshardLowering(plan, b, move, channels, interconnect).run(value)
     return value
 
 
-class _Lowering:
+class _ReshardLowering:
     def __init__(
-        self, plan: ReshardPlan, b: Builder, move: Move, channels: Iterator[int],
+        self, plan: ReshardPlan, b: Builder, move: ReshardMove, channels: Iterator[int],
         interconnect: Interconnect,
     ) -> None:  # fmt: skip
         self.b, self.move, self.mesh = b, move, plan.mesh
         self.channels, self.interconnect = channels, interconnect
         self.atoms: Atoms = atoms_of(plan.mesh, (move.before, move.after), prime=False)
-        self.blocks: Blocks = self.atoms.blocks(plan.dims, plan.itemsize)
-        self.before: State = self.atoms.state(move.before, move.grains[0])
-        self.after: State = self.atoms.state(move.after, move.grains[1])
+        self.blocks: TensorBlocks = self.atoms.blocks(plan.dims, plan.itemsize)
+        self.before: BlockState = self.atoms.state(move.before, move.grains[0])
+        self.after: BlockState = self.atoms.state(move.after, move.grains[1])
 
     def run(self, value: Value) -> Value:
         return _KINDS[self.move.kind](self, value)
@@ -160,7 +160,7 @@ class _Lowering:
         """Of a block after the move."""
         return self.blocks.block(dim, self.after.dims[dim], self.after.grain(dim))
 
-    def place(self, state: State, device: int) -> tuple[int, ...]:
+    def place(self, state: BlockState, device: int) -> tuple[int, ...]:
         """Which block a device holds, and of which unreduced value."""
         lists = (*state.dims, state.pending)
         return tuple(int(self.blocks.index(atoms)[device]) for atoms in lists)
@@ -224,12 +224,12 @@ def per_device(b: Builder, numbers: Any) -> Value:
 
 GLOBAL: dict[str, Any] = {"use_global_device_ids": True}
 
-_KINDS: dict[str, Callable[[_Lowering, Value], Value]] = {
-    SLICE: _Lowering.slice,
-    PERMUTE: _Lowering.permute,
-    ALL_TO_ALL: _Lowering.all_to_all,
-    ALL_GATHER: _Lowering.all_gather,
-    REDUCE_SCATTER: _Lowering.reduce_scatter,
-    ALL_REDUCE: _Lowering.all_reduce,
-    EXCHANGE: _Lowering.exchange,
+_KINDS: dict[str, Callable[[_ReshardLowering, Value], Value]] = {
+    SLICE: _ReshardLowering.slice,
+    PERMUTE: _ReshardLowering.permute,
+    ALL_TO_ALL: _ReshardLowering.all_to_all,
+    ALL_GATHER: _ReshardLowering.all_gather,
+    REDUCE_SCATTER: _ReshardLowering.reduce_scatter,
+    ALL_REDUCE: _ReshardLowering.all_reduce,
+    EXCHANGE: _ReshardLowering.exchange,
 }

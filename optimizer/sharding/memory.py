@@ -24,7 +24,7 @@ _FUSED = ("elementwise", "index")
 
 
 @dataclass(frozen=True)
-class Memory:
+class PerDeviceMemory:
     """Bytes that one device holds. `arguments`: of blocks of arguments and weights; `temporaries`:
     the most of all other values at one time."""
 
@@ -36,7 +36,7 @@ class Memory:
         return self.arguments + self.temporaries
 
 
-def memory_of(module: Module) -> Memory:
+def memory_of(module: Module) -> PerDeviceMemory:
     """module: at level DECIDED."""
     lifetimes = Lifetimes(module.body)
     held = np.zeros(lifetimes.end + 2)
@@ -50,7 +50,7 @@ def memory_of(module: Module) -> Memory:
         else:
             held[start] += size
             held[end + 1] -= size
-    return Memory(always, int(held.cumsum().max(initial=0.0)))
+    return PerDeviceMemory(always, int(held.cumsum().max(initial=0.0)))
 
 
 def local_bytes(kind: TensorType, sharding: Sharding, mesh: Mesh) -> int:

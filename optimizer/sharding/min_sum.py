@@ -18,7 +18,7 @@ PATIENCE = 4
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-class Found(NamedTuple):
+class MinSumResult(NamedTuple):
     """`answers`: numbers of states, one for each node, the cheapest answer first. `bound`: no
     answer costs less."""
 
@@ -32,7 +32,7 @@ def cheapest(
     sweeps: int = 40,
     answers: int = 2,
     patience: int = PATIENCE,
-) -> Found:
+) -> MinSumResult:
     """What the sweeps found, each answer once, the one with the lowest sum first; among equals the
     earlier; at most so many. They end where so many find nothing better.
 
@@ -40,7 +40,7 @@ def cheapest(
     """
     eliminated = _Elimination(prices, edges)
     found, bound = _swept(*eliminated.left(), sweeps, patience)
-    return Found(
+    return MinSumResult(
         [eliminated.completed(answer) for answer in found[:answers]], eliminated.alone + bound
     )
 

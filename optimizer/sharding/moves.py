@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .blocks import Blocks, Numbers, State
+from .blocks import BlockState, Numbers, TensorBlocks
 from .interconnect import Link, quickest, seconds, slowest
 
 SLICE, PERMUTE, ALL_TO_ALL, ALL_GATHER = "slice", "permute", "all_to_all", "all_gather"
@@ -39,51 +39,51 @@ _EFFORT = {SLICE: 0, EXCHANGE: 3}
 _NOISE = 1 - 1e-9  # a bound that is less by the rounding of its sums
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """One move. `group`: the atoms along which devices take part, in the order of their places;
     `dim` and `to`: the dim that gives atoms, and the one that gets them."""
 
     kind: str
-    before: State
-    after: State
+    before: BlockState
+    after: BlockState
     group: Numbers = ()
     dim: int | None = None
     to: int | None = None
 
 
-class Problem(NamedTuple):
+class ChainProblem(NamedTuple):
     """What the cheapest chain depends on: atoms have sizes and links here, and no names."""
 
     sizes: Numbers
     links: tuple[Link, ...]
     dims: tuple[int, ...]
     itemsize: int
-    source: State
-    target: State
+    source: BlockState
+    target: BlockState
     exchange: bool  # whether a chain may end with one
     memory: int | None  # bytes of blocks that no move may exceed
 
 
-class Found(NamedTuple):
+class ChainResult(NamedTuple):
     """`proven`: no chain of these moves is cheaper; otherwise the search ended at its bound."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ChainStep, ...]
     seconds: float
     proven: bool
 
 
 @functools.lru_cache(maxsize=8192)
-def cheapest(problem: Problem) -> Found | None:
+def cheapest(problem: ChainProblem) -> ChainResult | None:
     """The chain of least seconds, then of fewest calls, then of collectives; None without one."""
-    return _Search(problem).run()
+    return _ChainSearch(problem).run()
 
 
-class _Search:
-    def __init__(self, problem: Problem) -> None:
+class _ChainSearch:
+    def __init__(self, problem: ChainProblem) -> None:
         self.problem, self.target = problem, problem.target
         count = int(np.prod(problem.sizes, dtype=np.int64))
         digits = np.unravel_index(np.arange(count), problem.sizes) if problem.sizes else ()
-        self.blocks = Blocks(problem.sizes, digits, problem.dims, problem.itemsize)
+        self.blocks = TensorBlocks(problem.sizes, digits, problem.dims, problem.itemsize)
         ranks = range(len(problem.dims))
         alike = [problem.source.alike(self.target, dim) for dim in ranks]
         self.fixed = tuple(map(len, alike))
@@ -96,15 +96,15 @@ class _Search:
         self.least = quickest(links)
         named = {atom for end in ends for atom in end.atoms}
         self.reached = slowest(problem.links[atom] for atom in self.movable if atom in named)
-        self._bounds: dict[State, float] = {}
+        self._bounds: dict[BlockState, float] = {}
         self._links: dict[Numbers, Link] = {}
-        self.cost: dict[State, tuple[float, int]] = {problem.source: (0.0, 0)}
-        self.came: dict[State, Step] = {}
+        self.cost: dict[BlockState, tuple[float, int]] = {problem.source: (0.0, 0)}
+        self.came: dict[BlockState, ChainStep] = {}
         self.counter = itertools.count()
         self.heap = [(0.0, 0, next(self.counter), problem.source)]
         self.seen = 0
 
-    def run(self) -> Found | None:
+    def run(self) -> ChainResult | None:
         if self.problem.exchange:
             self.relax_incumbent()
         for state in self.ordered():
@@ -115,23 +115,23 @@ class _Search:
                 self.relax(step, price)
         if self.target not in self.cost:
             return None
-        return Found(self._steps(), self.cost[self.target][0], self.seen <= MAXIMUM_MOVES)
+        return ChainResult(self._steps(), self.cost[self.target][0], self.seen <= MAXIMUM_MOVES)
 
-    def ordered(self) -> Iterator[State]:
+    def ordered(self) -> Iterator[BlockState]:
         """States, the one whose chain to the target may be cheapest first; each once."""
-        done: set[State] = set()
+        done: set[BlockState] = set()
         while self.heap:
             state = heapq.heappop(self.heap)[-1]
             if state not in done:
                 done.add(state)
                 yield state
 
-    def budget(self, state: State) -> float:
+    def budget(self, state: BlockState) -> float:
         """Seconds that a move from here may take and still lead to a cheaper chain."""
         known = self.cost.get(self.target)
         return math.inf if known is None else known[0] - self.cost[state][0]
 
-    def relax(self, step: Step, price: float) -> None:
+    def relax(self, step: ChainStep, price: float) -> None:
         memory = self.problem.memory
         if step.before not in self.cost or memory is not None and peak(self.blocks, step) > memory:
             return
@@ -153,9 +153,9 @@ class _Search:
         for step, price in self._exchange(state):
             self.relax(step, price)
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[ChainStep, ...]:
         """The way to the target, slices that follow one another as one."""
-        found: list[Step] = []
+        found: list[ChainStep] = []
         state = self.target
         while state != self.problem.source:
             step = self.came[state]
@@ -166,7 +166,7 @@ class _Search:
             state = step.before
         return tuple(reversed(found))
 
-    def bound(self, state: State) -> float:
+    def bound(self, state: BlockState) -> float:
         """Seconds that any chain from here takes at least."""
         found = self._bounds.get(state)
         if found is None:
@@ -178,7 +178,7 @@ class _Search:
             self._bounds[state] = found
         return found
 
-    def moves(self, state: State, budget: float) -> Iterator[tuple[Step, float]]:
+    def moves(self, state: BlockState, budget: float) -> Iterator[tuple[ChainStep, float]]:
         """Every move from here to a state that a chain may pass, with its seconds."""
         for step, _ in self._slices(state):
             if self._passes(step.after):
@@ -194,7 +194,7 @@ class _Search:
             if self._passes(step.after):
                 yield self.priced(step, size)
 
-    def priced(self, step: Step, size: float) -> tuple[Step, float]:
+    def priced(self, step: ChainStep, size: float) -> tuple[ChainStep, float]:
         messages = 1 if step.kind == PERMUTE else self.blocks.parts(step.group) - 1
         if step.kind == ALL_REDUCE:
             messages *= 2
@@ -206,36 +206,36 @@ class _Search:
             found = self._links[group] = slowest(self.problem.links[atom] for atom in group)
         return found
 
-    def _passes(self, state: State) -> bool:
+    def _passes(self, state: BlockState) -> bool:
         blocks = self.blocks
         return blocks.bytes(state) <= self.largest and blocks.total(state) >= self.fewest
 
-    def _free(self, state: State) -> list[int]:
+    def _free(self, state: BlockState) -> list[int]:
         """Atoms along which all devices hold the same."""
         used = state.atoms
         return [atom for atom in self.movable if atom not in used]
 
-    def _slices(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _slices(self, state: BlockState) -> Iterator[tuple[ChainStep, float]]:
         for atom in self._free(state):
             for dim, atoms in enumerate(state.dims):
                 finer = (*atoms, atom)
                 if self.blocks.nested(dim, atoms, finer, state.grain(dim)):
-                    yield Step(SLICE, state, state.cut({dim: finer}), (), None, dim), 0.0
+                    yield ChainStep(SLICE, state, state.cut({dim: finer}), (), None, dim), 0.0
 
-    def _tails(self, state: State) -> Iterator[tuple[int, Numbers, Numbers]]:
+    def _tails(self, state: BlockState) -> Iterator[tuple[int, Numbers, Numbers]]:
         """(dim, atoms that stay, minor atoms that go) where blocks join to larger blocks."""
         for dim, atoms in enumerate(state.dims):
             for stay in range(self.fixed[dim], len(atoms)):
                 if self.blocks.nested(dim, atoms[:stay], atoms, state.grain(dim)):
                     yield dim, atoms[:stay], atoms[stay:]
 
-    def _gathers(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _gathers(self, state: BlockState) -> Iterator[tuple[ChainStep, float]]:
         size = self.blocks.bytes(state)
         for dim, stay, tail in self._tails(state):
-            step = Step(ALL_GATHER, state, state.cut({dim: stay}), tail, dim)
+            step = ChainStep(ALL_GATHER, state, state.cut({dim: stay}), tail, dim)
             yield step, size * (self.blocks.parts(tail) - 1)
 
-    def _exchanged_dims(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _exchanged_dims(self, state: BlockState) -> Iterator[tuple[ChainStep, float]]:
         for dim, stay, tail in self._tails(state):
             count = self.blocks.parts(tail)
             for to, atoms in enumerate(state.dims):
@@ -244,9 +244,12 @@ class _Search:
                     if self.blocks.nested(to, atoms, finer, state.grain(to)):
                         after = state.cut({dim: stay, to: finer})
                         size = padded(self.blocks, state, to, finer, count)
-                        yield Step(ALL_TO_ALL, state, after, tail, dim, to), size - size / count
+                        yield (
+                            ChainStep(ALL_TO_ALL, state, after, tail, dim, to),
+                            size - size / count,
+                        )
 
-    def _reductions(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _reductions(self, state: BlockState) -> Iterator[tuple[ChainStep, float]]:
         folded = self.blocks.folded(state, self.target)
         for length in range(1, len(folded) + 1):
             for group in itertools.combinations(folded, length):
@@ -260,16 +263,16 @@ class _Search:
                     if self.blocks.nested(to, atoms, finer, state.grain(to)):
                         after = state.cut({to: finer}, left)
                         size = padded(self.blocks, state, to, finer, count)
-                        step = Step(REDUCE_SCATTER, state, after, order, None, to)
+                        step = ChainStep(REDUCE_SCATTER, state, after, order, None, to)
                         yield step, size - size / count
 
-    def _all_reduce(self, state: State, group: Numbers) -> tuple[Step, float]:
+    def _all_reduce(self, state: BlockState, group: Numbers) -> tuple[ChainStep, float]:
         left = tuple(atom for atom in state.pending if atom not in group)
         size, count = self.blocks.bytes(state), self.blocks.parts(group)
-        step = Step(ALL_REDUCE, state, state.cut({}, left), group)
+        step = ChainStep(ALL_REDUCE, state, state.cut({}, left), group)
         return step, 2 * (size - size / count)
 
-    def _permutes(self, state: State, budget: float) -> Iterator[tuple[Step, float]]:
+    def _permutes(self, state: BlockState, budget: float) -> Iterator[tuple[ChainStep, float]]:
         size = self.blocks.bytes(state)
         if seconds(self.least, 1, size / self.blocks.devices) > budget:
             return
@@ -285,7 +288,7 @@ class _Search:
             after = state._replace(dims=dims)
             moving = int(self.blocks.moving(state, after).sum())
             group = _different(state, after)
-            yield Step(PERMUTE, state, after, group), size * moving / self.blocks.devices
+            yield ChainStep(PERMUTE, state, after, group), size * moving / self.blocks.devices
 
     def _ways(
         self, dim: int, kept: list[Numbers], parts: list[int], pool: list[int]
@@ -311,7 +314,7 @@ class _Search:
                 more = (*atoms, atom)
                 yield from self._fillings(dim, more, parts // self.problem.sizes[atom], rest)
 
-    def _exchange(self, state: State) -> Iterator[tuple[Step, float]]:
+    def _exchange(self, state: BlockState) -> Iterator[tuple[ChainStep, float]]:
         """The rest of the way at once, unless the values to fold need more room than the ends."""
         blocks = self.blocks
         values = blocks.parts(blocks.folded(state, self.target))
@@ -319,11 +322,11 @@ class _Search:
             return
         size = float(blocks.missing(state, self.target).mean())
         messages = float(blocks.messages(state, self.target).max())
-        step = Step(EXCHANGE, state, self.target, _different(state, self.target))
+        step = ChainStep(EXCHANGE, state, self.target, _different(state, self.target))
         yield step, seconds(self.reached, messages, size) if size else 0.0
 
 
-def peak(blocks: Blocks, step: Step) -> int:
+def peak(blocks: TensorBlocks, step: ChainStep) -> int:
     """Bytes of a device's blocks before and after a move, which are there at one time; where it
     folds, first the values to fold beside the block before, then beside their result."""
     before, after = blocks.bytes(step.before), blocks.bytes(step.after)
@@ -332,14 +335,14 @@ def peak(blocks: Blocks, step: Step) -> int:
     return max(before + values, values + after) if folded else before + after
 
 
-def padded(blocks: Blocks, state: State, to: int, finer: Numbers, count: int) -> int:
+def padded(blocks: TensorBlocks, state: BlockState, to: int, finer: Numbers, count: int) -> int:
     """Bytes of a block whose dim `to` is made to fall into `count` blocks of `finer`."""
     dims = list(blocks.local(state))
     dims[to] = blocks.block(to, finer, state.grain(to)) * count
     return int(np.prod(dims, dtype=np.int64)) * blocks.itemsize
 
 
-def _different(one: State, other: State) -> Numbers:
+def _different(one: BlockState, other: BlockState) -> Numbers:
     """The atoms that the two states use in different ways, ascending."""
     found: set[int] = set(one.pending) ^ set(other.pending)
     for dim, (left, right) in enumerate(zip(one.dims, other.dims, strict=True)):

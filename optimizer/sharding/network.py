@@ -33,13 +33,13 @@ class Link(NamedTuple):
     """How an axis came to a dim: carried by `step` from a dim of another place, or stated."""
 
     part: Part
-    step: Step | None = None
-    place: Place | None = None
+    step: NetworkStep | None = None
+    place: ShardingPlace | None = None
     dim: int = 0
 
 
 @dataclass(eq=False)
-class Place:
+class ShardingPlace:
     """Where the sharding of one tensor, or of several that always agree, is kept.
 
     stated: what an annotation says of it. source: the value of the program. step: what computes it,
@@ -52,20 +52,20 @@ class Place:
     stated: Sharding | None = None
     source: Any = None
     sharding: Sharding | None = None
-    step: Step | None = None
-    group: Sequence[Place] = ()
-    others: tuple[Tensor, ...] = ()
-    tensor: Tensor | None = None
+    step: NetworkStep | None = None
+    group: Sequence[ShardingPlace] = ()
+    others: tuple[NetworkTensor, ...] = ()
+    tensor: NetworkTensor | None = None
     links: list[list[Link]] = field(default_factory=list)
-    concerns: tuple[Step, ...] = ()
+    concerns: tuple[NetworkStep, ...] = ()
 
 
-class Use(NamedTuple):
+class TensorUse(NamedTuple):
     """One use of a tensor: by an operand of `step` or a source of an edge; None where nothing of
     the network is concerned. `demand`: what a constraint wants it to be there; `block`,
     `position`: where it stands in the program."""
 
-    step: Step | None
+    step: NetworkStep | None
     number: int = -1
     demand: Sharding | None = None
     block: int = 0
@@ -73,11 +73,11 @@ class Use(NamedTuple):
 
 
 @dataclass(eq=False)
-class Tensor:
+class NetworkTensor:
     """One value; None stands for it where a value is no tensor."""
 
-    place: Place
-    uses: list[Use] = field(default_factory=list)
+    place: ShardingPlace
+    uses: list[TensorUse] = field(default_factory=list)
     turned: bool = False  # the first use is visited first; otherwise the last one
 
     def __post_init__(self) -> None:
@@ -89,13 +89,13 @@ class Tensor:
         """Whether an edge joins it with other values."""
         return self.place.step is not None and self.place.step.edge
 
-    def users(self) -> list[Step]:
+    def users(self) -> list[NetworkStep]:
         uses = self.uses if self.turned else self.uses[::-1]
         return [use.step for use in uses if use.step is not None]
 
 
 @dataclass(eq=False)
-class Step:
+class NetworkStep:
     """One operation, or an edge; without a rule nothing is propagated through it.
 
     `inward`, `outward`: an edge sees its place's sharding through them (axes that are manual
@@ -103,8 +103,8 @@ class Step:
     """
 
     name: str
-    operands: list[Tensor | None]
-    results: list[Tensor | None]
+    operands: list[NetworkTensor | None]
+    results: list[NetworkTensor | None]
     rule: Factors | None
     reach: Reach = Reach.OTHER
     source: Any = None  # the operation
@@ -130,18 +130,20 @@ class Network:
     tensors with one sharding, and results of the program with what is stated of them."""
 
     meshes: Mapping[str, Mesh]
-    steps: list[Step] = field(default_factory=list)
-    groupings: list[tuple[int, Step]] = field(default_factory=list)
-    results: list[tuple[Tensor, Place]] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    steps: list[NetworkStep] = field(default_factory=list)
+    groupings: list[tuple[int, NetworkStep]] = field(default_factory=list)
+    results: list[tuple[NetworkTensor, ShardingPlace]] = field(default_factory=list)
+    places: list[ShardingPlace] = field(default_factory=list)
     rules: dict[Factors, Factors] = field(default_factory=dict)
 
     def rule(self, rule: Factors) -> Factors:
         """The same object for equal rules: few are kept, and a memo can go by identity."""
         return self.rules.setdefault(rule, rule)
 
-    def place(self, dims: Sequence[int], stated: Sharding | None, source: Any = None) -> Place:
-        found = Place(tuple(dims), stated, source, links=[[] for _ in dims])
+    def place(
+        self, dims: Sequence[int], stated: Sharding | None, source: Any = None
+    ) -> ShardingPlace:
+        found = ShardingPlace(tuple(dims), stated, source, links=[[] for _ in dims])
         found.sharding = stated
         self.places.append(found)
         return found
@@ -149,7 +151,7 @@ class Network:
     def finish(self) -> None:
         """Fix who is concerned by a change of each place. Call once, when all is connected."""
         for place in self.places:
-            steps: list[Step] = []
+            steps: list[NetworkStep] = []
             for other in place.others:
                 steps.extend(other.users())
             if place.step is not None:
@@ -170,12 +172,15 @@ def identity(dims: Sequence[int], sources: int = 1) -> Factors:
 
 
 def replace_uses(
-    old: Tensor, new: Tensor, chosen: Callable[[Use], bool], keep: Iterable[Step] = ()
+    old: NetworkTensor,
+    new: NetworkTensor,
+    chosen: Callable[[TensorUse], bool],
+    keep: Iterable[NetworkStep] = (),
 ) -> None:
     """Let the chosen uses of a tensor, but those by steps in `keep`, read another one."""
     kept = set(map(id, keep))
-    stay: list[Use] = []
-    moved: list[Use] = []
+    stay: list[TensorUse] = []
+    moved: list[TensorUse] = []
     for use in old.uses if old.turned else reversed(old.uses):
         (stay if id(use.step) in kept or not chosen(use) else moved).append(use)
     for use in moved:

@@ -35,7 +35,7 @@ def overlapped(module: Module, costs: Costs, memory: int | None = None) -> Modul
         calls = [op for op in region.ops if sends(op)]
         if not calls or any(_is_fixed(op) for op in region.ops):
             return region
-        return _Walk(region, costs, memory).run()
+        return _OverlapWalk(region, costs, memory).run()
 
     return module.with_main(change(module.body))
 
@@ -47,7 +47,7 @@ def _is_fixed(op: Op) -> bool:
     return op.definition.effects or op.definition.communicates
 
 
-class _Walk:
+class _OverlapWalk:
     def __init__(self, region: Region, costs: Costs, memory: int | None) -> None:
         self.region, self.costs = region, costs
         self.place = {op: number for number, op in enumerate(region.ops)}

@@ -14,7 +14,7 @@ from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .constraints import Demand, apply_demands, unite_groups
 from .manual import Manual
-from .network import ALLOWED, Network, Reach, Step, Tensor, Use, identity
+from .network import ALLOWED, Network, NetworkStep, NetworkTensor, Reach, TensorUse, identity
 from .parts import without_units
 
 Rule = Callable[[Op], Factors | None]
@@ -49,19 +49,19 @@ def reach_of(name: str) -> Reach:
 
 def network_of(
     module: Module, meshes: Mapping[str, Mesh], rule: Rule
-) -> tuple[Network, Mapping[Value, Tensor | None]]:
+) -> tuple[Network, Mapping[Value, NetworkTensor | None]]:
     """Steps and places of the entry's body, and the tensor of each value. UserError for a value
     whose sizes are not known."""
-    reader = _Reader(module, meshes, rule)
+    reader = _ProgramReader(module, meshes, rule)
     return reader.network, reader.tensors
 
 
-class _Reader:
+class _ProgramReader:
     def __init__(self, module: Module, meshes: Mapping[str, Mesh], rule: Rule) -> None:
         self.rule = rule
         self.network = Network(meshes)
-        self.tensors: dict[Value, Tensor | None] = {}
-        self.starts: dict[int, Step] = {}  # by tensor: the step that begins its block
+        self.tensors: dict[Value, NetworkTensor | None] = {}
+        self.starts: dict[int, NetworkStep] = {}  # by tensor: the step that begins its block
         self.demands: list[Demand] = []
         self.count = 0
         self.blocks = 0
@@ -86,7 +86,7 @@ class _Reader:
         unite_groups(self.network, self.starts)
         self.network.finish()
 
-    def tensor(self, value: Value, stated: Sharding | None = None) -> Tensor | None:
+    def tensor(self, value: Value, stated: Sharding | None = None) -> NetworkTensor | None:
         """The tensor of a value that has its own place; None for a value that is none."""
         found = None
         if isinstance(value.type, TensorType):
@@ -99,14 +99,14 @@ class _Reader:
             stated = stated or value.type.sharding
             if stated is not None:
                 stated = without_units(stated, self.network.meshes[stated.mesh])
-            found = Tensor(self.network.place(value.type.dims, stated, value))
+            found = NetworkTensor(self.network.place(value.type.dims, stated, value))
         self.tensors[value] = found
         return found
 
     def block(self, region: Region, arguments: Sequence[Value]) -> int:
         """All operations of a region; its number."""
         number = self.blocks = self.blocks + 1
-        start = Step("start", [], [], None, block=number)
+        start = NetworkStep("start", [], [], None, block=number)
         self.network.steps.append(start)
         for value in arguments:
             self.starts[id(self.tensors[value])] = start
@@ -117,15 +117,15 @@ class _Reader:
     def use(
         self,
         value: Value,
-        step: Step | None,
+        step: NetworkStep | None,
         number: int = -1,
         demand: Sharding | None = None,
         block: int = 0,
-    ) -> Tensor | None:
+    ) -> NetworkTensor | None:
         tensor = self.tensors.get(value)
         if tensor is not None:
             self.count += 1
-            tensor.uses.append(Use(step, number, demand, block, self.count))
+            tensor.uses.append(TensorUse(step, number, demand, block, self.count))
         return tensor
 
     def op(self, op: Op, block: int) -> None:
@@ -136,7 +136,7 @@ class _Reader:
             self.tensor(op.results[0])
             return
         results = [self.tensor(value) for value in op.results]
-        step = Step(op.name, [], results, None, reach_of(op.name), op, block=block)
+        step = NetworkStep(op.name, [], results, None, reach_of(op.name), op, block=block)
         constraint = op.name == "sharding_constraint"
         if constraint or op.name == "propagation_barrier":
             step.constraint = constraint
@@ -163,7 +163,7 @@ class _Reader:
     def flow(self, op: Op, block: int) -> None:
         """Control flow: an edge for each result, and for what a manual computation gets."""
         manual = op.name == "sdy.manual_computation"
-        ends: list[Step] = []
+        ends: list[NetworkStep] = []
         for number, value in enumerate(op.results):
             border = self.border(op, len(op.operands) + number) if manual else None
             ends.append(self.edge(op, value, border, block))
@@ -183,12 +183,12 @@ class _Reader:
                 self.network.steps.append(edge)
                 tensor.turned = True
 
-    def body(self, op: Op, body: Region, ends: Sequence[Step], block: int) -> None:
-        starts: list[Step] = []
+    def body(self, op: Op, body: Region, ends: Sequence[NetworkStep], block: int) -> None:
+        starts: list[NetworkStep] = []
         for number, value in enumerate(body.arguments):
             if op.name in LOOPS:
                 outer = self.tensors[op.results[number]]
-                self.tensors[value] = inner = None if outer is None else Tensor(outer.place)
+                self.tensors[value] = inner = None if outer is None else NetworkTensor(outer.place)
                 if outer is not None and inner is not None:
                     outer.place.others += (inner,)
             else:
@@ -230,21 +230,21 @@ class _Reader:
         )
         return Manual(manual, replace(stated, replicated=tuple(barred)))
 
-    def edge(self, op: Op, value: Value, border: Manual | None, block: int) -> Step:
+    def edge(self, op: Op, value: Value, border: Manual | None, block: int) -> NetworkStep:
         """The edge that gives a value its place."""
         stated = None
         if border is not None:
             inner = value.op is None
             stated = border.inside(border.outer) if inner else border.outer
         tensor = self.tensor(value, stated)
-        step = Step("edge", [], [tensor], None, Reach.PASSAGE, op, edge=True, block=block)
+        step = NetworkStep("edge", [], [tensor], None, Reach.PASSAGE, op, edge=True, block=block)
         if tensor is not None:
             tensor.place.step = step
         return step
 
     def source(
-        self, value: Value, edge: Step | None, block: int, border: Manual | None = None
-    ) -> Tensor | None:
+        self, value: Value, edge: NetworkStep | None, block: int, border: Manual | None = None
+    ) -> NetworkTensor | None:
         """Note that a value flows into an edge."""
         demand = None if border is None else border.outer
         number = -1 if edge is None else len(edge.operands)

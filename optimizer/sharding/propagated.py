@@ -11,11 +11,11 @@ from ...hlo.factors import Factors
 from ...hlo.graph import Module, Op, Region, Value, arguments
 from ...hlo.sharding import Axis, DimSharding, Sharding, replicated
 from ...hlo.types import TensorType, Type
-from .network import Link, Place
+from .network import Link, ShardingPlace
 from .parts import Part, overlap, to_axes
 from .per_use import constants_per_use
 from .program import Rule, network_of
-from .propagation import EVERYTHING, Order, Propagation
+from .propagation import EVERYTHING, PropagationOrder, ShardingPropagation
 
 
 class Hop(NamedTuple):
@@ -39,7 +39,7 @@ class Propagated:
 
     module: Module
     shardings: Mapping[Value, Sharding]
-    places: Mapping[Value, Place]
+    places: Mapping[Value, ShardingPlace]
 
     def chain(self, value: Value, dim: int, axis: Axis) -> tuple[Hop, ...]:
         """The way of an axis of the dim's, from the value back to the annotation; empty for an
@@ -47,7 +47,7 @@ class Propagated:
         mesh = self.module.meshes[self.shardings[value].mesh]
         part: Part = (axis.name, *mesh.bounds(axis))
         hops: list[Hop] = []
-        place: Place | None = self.places[value]
+        place: ShardingPlace | None = self.places[value]
         while place is not None:
             link = _link(place, dim, part)
             if link is None:
@@ -79,7 +79,9 @@ def rule_of_room(op: Op) -> Factors | None:
     return op.definition.shard(op)
 
 
-def propagate(module: Module, rule: Rule = rule_of_room, order: Order = EVERYTHING) -> Propagated:
+def propagate(
+    module: Module, rule: Rule = rule_of_room, order: PropagationOrder = EVERYTHING
+) -> Propagated:
     """Shardings of all tensors, from those in the types of arguments and of constraints.
 
     module: at level INLINED, without dead operations, with at least one mesh whose sizes are known.
@@ -89,7 +91,7 @@ def propagate(module: Module, rule: Rule = rule_of_room, order: Order = EVERYTHI
         raise UserError("the program has no mesh; name one, as mesh={'data': 2, 'model': 4}")
     module = constants_per_use(module)
     network, tensors = network_of(module, module.meshes, rule)
-    Propagation(network, order).run()
+    ShardingPropagation(network, order).run()
     stated = (p.stated.mesh for p in network.places if p.stated is not None)
     mesh = next(stated, next(iter(module.meshes)))
     places = {value: tensor.place for value, tensor in tensors.items() if tensor is not None}
@@ -103,14 +105,14 @@ def propagate(module: Module, rule: Rule = rule_of_room, order: Order = EVERYTHI
     return Propagated(module, shardings, places)
 
 
-def _closed(place: Place, mesh: str) -> Sharding:
+def _closed(place: ShardingPlace, mesh: str) -> Sharding:
     found = place.sharding
     if found is None:
         return replicated(mesh, len(place.dims))
     return replace(found, dims=tuple(DimSharding(dim.axes) for dim in found.dims))
 
 
-def _link(place: Place, dim: int, part: Part) -> Link | None:
+def _link(place: ShardingPlace, dim: int, part: Part) -> Link | None:
     """How the first of the part's devices came to be divided there."""
     return next((link for link in place.links[dim] if overlap(link.part, part)), None)
 

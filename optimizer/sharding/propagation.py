@@ -21,7 +21,7 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from .aggressive import propagate_aggressive
 from .basic import BACKWARD, BOTH, FORWARD, NONE
-from .network import Link, Network, Place, Reach, Step, identity
+from .network import Link, Network, NetworkStep, Reach, ShardingPlace, identity
 from .parts import Part, Parts, contains, of_axes
 from .projection import TensorFactors, project, unproject
 
@@ -51,7 +51,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Order:
+class PropagationOrder:
     """What is done: by default all of it; `last`: the last user priority whose dims are seen. Tests
     compare the loops one by one."""
 
@@ -61,19 +61,19 @@ class Order:
     last: int | None = None
 
 
-EVERYTHING = Order()
+EVERYTHING = PropagationOrder()
 
 
-class Propagation:
+class ShardingPropagation:
     """One run over a network; changes its places."""
 
-    def __init__(self, network: Network, order: Order = EVERYTHING) -> None:
+    def __init__(self, network: Network, order: PropagationOrder = EVERYTHING) -> None:
         self.network, self.order = network, order
         self.shardings: dict[Sharding, Sharding] = {}
         self.changes: dict[tuple[object, ...], tuple[Change, ...]] = {}
         self.directions: dict[tuple[int, Reach, bool, int], tuple[int, ...]] = {}
         self.results = [
-            Step("result", [tensor], [], network.rule(identity(tensor.place.dims)))
+            NetworkStep("result", [tensor], [], network.rule(identity(tensor.place.dims)))
             for tensor, _ in network.results
         ]
         self.visits = 0
@@ -163,7 +163,7 @@ class Propagation:
                     waiting.add(id(concerned))
                     stack.append(concerned)
 
-    def _visit(self, step: Step, stage: int) -> list[Step]:
+    def _visit(self, step: NetworkStep, stage: int) -> list[NetworkStep]:
         """Propagate through one step; the steps that its changes concern."""
         assert step.rule is not None
         places = [None if x is None else x.place for x in (*step.operands, *step.results)]
@@ -172,13 +172,15 @@ class Propagation:
         directions = self._directions(step, stage)
         if not any(directions):
             return []
-        concerned: list[Step] = []
+        concerned: list[NetworkStep] = []
         elementwise = step.reach is Reach.ELEMENTWISE
         for change in self._changes(step.rule, directions, elementwise, places, step):
             concerned.extend(self._set(step, places, change))
         return concerned
 
-    def _set(self, step: Step, places: Sequence[Place | None], change: Change) -> list[Step]:
+    def _set(
+        self, step: NetworkStep, places: Sequence[ShardingPlace | None], change: Change
+    ) -> list[NetworkStep]:
         place = places[change.tensor]
         assert place is not None
         sharding = change.sharding
@@ -201,8 +203,8 @@ class Propagation:
         rule: Factors,
         directions: tuple[int, ...],
         elementwise: bool,
-        places: Sequence[Place | None],
-        step: Step | None = None,
+        places: Sequence[ShardingPlace | None],
+        step: NetworkStep | None = None,
     ) -> tuple[Change, ...]:
         seen = [None if place is None else place.sharding for place in places]
         if step is not None and step.inward is not None:
@@ -217,7 +219,7 @@ class Propagation:
             self.changes[key] = found
         return found
 
-    def _directions(self, step: Step, stage: int) -> tuple[int, ...]:
+    def _directions(self, step: NetworkStep, stage: int) -> tuple[int, ...]:
         """In which directions axes go along each factor, at a stage."""
         assert step.rule is not None
         if step.allowed is not None:

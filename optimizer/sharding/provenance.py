@@ -60,7 +60,7 @@ class Annotation:
         return f"{self.id}, {self.kind} {self.name}{where}: {self.sharding}"
 
 
-class Step(NamedTuple):
+class ProvenanceStep(NamedTuple):
     """`axis` cuts dim `dim` of a value (None: the value is unreduced over it), which `value`, an
     operation or an argument, makes at `place` (file:line, or empty). Of a manual computation `axis`
     is empty."""
@@ -86,7 +86,7 @@ class Reason:
     dim: int | None
     axis: str
     annotation: Annotation | None
-    steps: tuple[Step, ...]
+    steps: tuple[ProvenanceStep, ...]
 
     @property
     def how(self) -> str:
@@ -172,7 +172,7 @@ class Provenance:
             op = self._manual[op]
         same = next((one.op for v in op.results for one in self.decided.origins.get(v, ())), None)
         annotation = None if same is None else self.stated.get(same)
-        return Reason(None, axis, annotation, (Step(op.name, place_of(op), None, ""),))
+        return Reason(None, axis, annotation, (ProvenanceStep(op.name, place_of(op), None, ""),))
 
     def _searched(self, start: _Place, far: bool = False) -> Reason:
         """far: also by values that the axis does not cut, where the choice divides work that every
@@ -206,15 +206,15 @@ class Provenance:
             return self._searched(start, far=True)
         return Reason(start[1], shown, None, (self._step(start),))
 
-    def _step(self, place: _Place) -> Step:
+    def _step(self, place: _Place) -> ProvenanceStep:
         value, dim, part = place
         if dim == _NOWHERE:
-            return Step(self.made(value), self.place(value), None, "")
+            return ProvenanceStep(self.made(value), self.place(value), None, "")
         axis = str(to_axes(self.mesh, [part])[0]).replace('"', "")
         at = "" if value.op is None else self.place(value)
-        return Step(self.made(value), at, dim, axis)
+        return ProvenanceStep(self.made(value), at, dim, axis)
 
-    def _said(self, place: _Place) -> tuple[Annotation | None, list[Step]] | None:
+    def _said(self, place: _Place) -> tuple[Annotation | None, list[ProvenanceStep]] | None:
         """The annotation, and the way from it, where propagation or a use says that it is so."""
         value, dim, part = place
         if dim == _NOWHERE:
@@ -249,15 +249,17 @@ class Provenance:
 
     def _chain(
         self, value: Value, dim: int | None, axis: Axis
-    ) -> tuple[Annotation | None, list[Step]]:
+    ) -> tuple[Annotation | None, list[ProvenanceStep]]:
         if dim is None:
-            return self.stated.get(value), [Step(self.made(value), self.place(value), None, "")]
+            return self.stated.get(value), [
+                ProvenanceStep(self.made(value), self.place(value), None, "")
+            ]
         annotation: Annotation | None = None
-        steps: list[Step] = []
+        steps: list[ProvenanceStep] = []
         for hop in self.found.chain(value, dim, axis):
             at = "" if hop.value.op is None else place_of(hop.value.op)
             cut = str(hop.axis).replace('"', "")
-            steps.append(Step(self.made(hop.value), at, hop.dim, cut))
+            steps.append(ProvenanceStep(self.made(hop.value), at, hop.dim, cut))
             annotation = self.stated.get(hop.value)
             if hop.op is not None:
                 annotation = self.stated.get(hop.op, annotation)
@@ -311,7 +313,7 @@ class Provenance:
         return self._cuts[key]
 
 
-def _without_repeats(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _without_repeats(steps: Sequence[ProvenanceStep]) -> tuple[ProvenanceStep, ...]:
     """Values that one operation of the user's makes one after another look the same."""
     return tuple(s for n, s in enumerate(steps) if not n or s != steps[n - 1])
 

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from ...hlo.errors import UserError
 from ...hlo.ops.collectives import share
 from ...hlo.sharding import Axis, Mesh, Sharding
-from .blocks import Atoms, Blocks, Numbers, State, atoms_of, require_grains, require_legal
+from .blocks import (
+    Atoms,
+    BlockState,
+    Numbers,
+    TensorBlocks,
+    atoms_of,
+    require_grains,
+    require_legal,
+)
 from .interconnect import USUAL, Interconnect, seconds, slowest
 from .moves import (
     ALL_GATHER,
@@ -25,9 +33,9 @@ from .moves import (
     MAXIMUM_ATOMS,
     PERMUTE,
     SLICE,
-    Found,
-    Problem,
-    Step,
+    ChainProblem,
+    ChainResult,
+    ChainStep,
     cheapest,
     padded,
     peak,
@@ -35,7 +43,7 @@ from .moves import (
 
 
 @dataclass(frozen=True)
-class Move:
+class ReshardMove:
     """One step of a plan.
 
     kind: slice, permute, all_to_all, all_gather, reduce_scatter, all_reduce or exchange.
@@ -80,7 +88,7 @@ class ReshardPlan:
     source: Sharding
     target: Sharding
     grains: tuple[Numbers, Numbers]
-    moves: tuple[Move, ...]
+    moves: tuple[ReshardMove, ...]
     received: tuple[int, ...]
     least: tuple[int, ...]
     seconds: float
@@ -196,7 +204,7 @@ def _plan(
 
 def _ends(
     atoms: Atoms, source: Sharding, target: Sharding, grains: tuple[Numbers, Numbers]
-) -> tuple[State, State]:
+) -> tuple[BlockState, BlockState]:
     """The two states. A dim that nothing cuts at one end has the other end's grain there."""
     one, other = (atoms.state(*end) for end in zip((source, target), grains, strict=True))
     if not any(grains):
@@ -209,16 +217,16 @@ def _ends(
     return one._replace(grains=tuple(left)), other._replace(grains=tuple(right))
 
 
-def _kept(source: State, target: State) -> set[int]:
+def _kept(source: BlockState, target: BlockState) -> set[int]:
     """Atoms that both states begin a dim with."""
     alike = (source.alike(target, dim) for dim in range(len(source.dims)))
     return {atom for atoms in alike for atom in atoms}
 
 
 def _search(
-    atoms: Atoms, blocks: Blocks, ends: tuple[State, State], movable: set[int],
+    atoms: Atoms, blocks: TensorBlocks, ends: tuple[BlockState, BlockState], movable: set[int],
     interconnect: Interconnect, exchange: bool, memory: int | None,
-) -> Found | None:  # fmt: skip
+) -> ChainResult | None:  # fmt: skip
     """`cheapest` of the same problem with atoms numbered as they come, so that equal ones meet."""
     sizes = blocks.sizes
     links = [interconnect.link(axis.name) for axis in atoms.axes]
@@ -228,11 +236,11 @@ def _search(
     order += unused[: max(MAXIMUM_ATOMS - len(movable), 0)]
     number = {atom: place for place, atom in enumerate(order)}
 
-    def renamed(state: State, names: dict[int, int]) -> State:
+    def renamed(state: BlockState, names: dict[int, int]) -> BlockState:
         dims = tuple(tuple(names[atom] for atom in atoms) for atoms in state.dims)
-        return State(dims, tuple(sorted(names[atom] for atom in state.pending)), state.grains)
+        return BlockState(dims, tuple(sorted(names[atom] for atom in state.pending)), state.grains)
 
-    problem = Problem(
+    problem = ChainProblem(
         tuple(sizes[atom] for atom in order), tuple(links[atom] for atom in order), blocks.dims,
         blocks.itemsize, renamed(ends[0], number), renamed(ends[1], number), exchange,
         memory,
@@ -252,18 +260,21 @@ def _search(
 
 
 def _direct(
-    atoms: Atoms, blocks: Blocks, ends: tuple[State, State], interconnect: Interconnect
-) -> Found:
+    atoms: Atoms,
+    blocks: TensorBlocks,
+    ends: tuple[BlockState, BlockState],
+    interconnect: Interconnect,
+) -> ChainResult:
     """The exchange alone, where the ends share no atoms."""
     missing = blocks.missing(*ends)
     link = slowest(interconnect.link(axis.name) for axis in atoms.axes)
     spent = seconds(link, float(blocks.messages(*ends).max()), float(missing.mean()))
-    step = Step(EXCHANGE, *ends, tuple(range(len(atoms.axes))))
-    return Found((step,), spent if missing.any() else 0.0, True)
+    step = ChainStep(EXCHANGE, *ends, tuple(range(len(atoms.axes))))
+    return ChainResult((step,), spent if missing.any() else 0.0, True)
 
 
-def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
-    return Move(
+def _move(atoms: Atoms, blocks: TensorBlocks, step: ChainStep, like: Sharding) -> ReshardMove:
+    return ReshardMove(
         step.kind,
         atoms.sharding(step.before, like),
         atoms.sharding(step.after, like),
@@ -276,7 +287,7 @@ def _move(atoms: Atoms, blocks: Blocks, step: Step, like: Sharding) -> Move:
     )
 
 
-def _received(blocks: Blocks, step: Step) -> Sequence[int]:
+def _received(blocks: TensorBlocks, step: ChainStep) -> Sequence[int]:
     """Bytes that each device gets from others in one step."""
     size, count = blocks.bytes(step.before), blocks.parts(step.group)
     if step.kind == SLICE:
@@ -295,7 +306,7 @@ def _received(blocks: Blocks, step: Step) -> Sequence[int]:
     return [whole - whole // count] * blocks.devices
 
 
-def _least(blocks: Blocks, source: State, target: State) -> Sequence[int]:
+def _least(blocks: TensorBlocks, source: BlockState, target: BlockState) -> Sequence[int]:
     """What each device lacks; unreduced values may be folded on the way to it."""
     if not blocks.folded(source, target):
         return list(blocks.missing(source, target))

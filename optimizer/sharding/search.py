@@ -39,7 +39,7 @@ _LEAST, _MOST, _FACTOR, _HALVINGS = 1 / 64, 4.0**7, 4.0, 4
 _IMPOSSIBLE = 1e13  # bytes: a price in bounds, so that sums of it are exact enough
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """States of all nodes; what they cost, without prices for memory; the most that they hold."""
 
     chosen: Sequence[int]
@@ -47,12 +47,12 @@ class Found(NamedTuple):
     held: float
 
 
-class Search:
+class ShardingSearch:
     """Answers for several limits; what is found for one serves the others. `bound` is asked for
     limits that `cheapest` knows."""
 
     def __init__(self, alike: Alike) -> None:
-        self.alike, self.found = alike, list[Found]()
+        self.alike, self.found = alike, list[SearchResult]()
         self._known: dict[tuple[tuple[int, float], ...], Sequence[int]] = {}
         self._own, self._edges = pairwise(alike.prices, alike.values)
         self._improvement = Improvement(alike.prices, alike.values)
@@ -60,7 +60,7 @@ class Search:
         self._kept = [set[int]() for _ in alike.prices]
         self._bounds: dict[int | None, list[float]] = {}
 
-    def cheapest(self, memory: int | None) -> Found | None:
+    def cheapest(self, memory: int | None) -> SearchResult | None:
         """The cheapest that was found of those that hold no more; None where none does."""
         self._raise_prices(memory)
         if is_installed("scipy"):
@@ -79,7 +79,7 @@ class Search:
             self._bounds.setdefault(memory, []).append(inf if solved is None else solved.cost)
         return max(self._bounds[memory])
 
-    def states(self, answer: Found) -> list[int]:
+    def states(self, answer: SearchResult) -> list[int]:
         """Of each node of the graph."""
         return [answer.chosen[number] for number in self.alike.number]
 
@@ -126,7 +126,7 @@ class Search:
         self._improvement.prices = self.alike.prices
         self._improvement.start(chosen)
         held = float(self._line(chosen).max(initial=0.0))
-        self.found.append(Found(chosen, self._improvement.price(), held))
+        self.found.append(SearchResult(chosen, self._improvement.price(), held))
 
     def _improved(self, answers: Sequence[Sequence[int]], more: Sequence[Array]) -> Sequence[int]:
         """The cheapest of what answers become where states cost more; all are found."""
@@ -207,7 +207,7 @@ class Search:
             return []
         return sorted({int(self._line(found.chosen).argmax()) for found in self.found})
 
-    def _nearest(self, memory: int | None) -> list[Found]:
+    def _nearest(self, memory: int | None) -> list[SearchResult]:
         """Cheap answers that hold little more than there is memory."""
         found = {tuple(found.chosen): found for found in self.found}.values()
         if memory is None:

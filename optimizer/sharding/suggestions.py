@@ -20,9 +20,9 @@ from ...hlo.graph import Module, Op, Value, arguments
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from ..regions import rewritten
-from .choice import Choice, choose
-from .communications import INNER, MANUAL, Communication, communications
-from .explanation import Explanation, Row, spec_of
+from .choice import ShardingChoice, choose
+from .communications import INNER, MANUAL, CommunicationSite, communications
+from .explanation import Explanation, ExplanationRow, spec_of
 from .interconnect import USUAL, Interconnect
 from .propagated import Propagated, propagate
 from .provenance import ARGUMENT, WEIGHT, Annotation, Provenance
@@ -87,7 +87,7 @@ class _Edit:
 
 def suggest(
     found: Propagated,
-    choice: Choice,
+    choice: ShardingChoice,
     explanation: Explanation,
     interconnect: Interconnect = USUAL,
     trials: int = TRIALS,
@@ -113,7 +113,9 @@ def _order(suggestion: Suggestion) -> tuple[bool, bool, float, int]:
 
 
 class _Trials:
-    def __init__(self, found: Propagated, choice: Choice, interconnect: Interconnect) -> None:
+    def __init__(
+        self, found: Propagated, choice: ShardingChoice, interconnect: Interconnect
+    ) -> None:
         self.found, self.choice, self.interconnect = found, choice, interconnect
         self.provenance = Provenance(found, choice.decided)
         self.targets: dict[Annotation, Value | Op] = {}
@@ -124,7 +126,7 @@ class _Trials:
         self.bytes = sum(row.total for row in rows)
         self.held = _held(found)
 
-    def edits(self, rows: Sequence[Row]) -> list[_Edit]:
+    def edits(self, rows: Sequence[ExplanationRow]) -> list[_Edit]:
         """What to try, each once; the largest rows' first."""
         found: dict[tuple[Value | Op, Sharding | None], _Edit] = {}
         for row in sorted(rows, key=lambda row: -row.communication.total):
@@ -132,7 +134,7 @@ class _Trials:
                 found.setdefault((edit.target, edit.sharding), edit)
         return list(found.values())
 
-    def _of(self, row: Row) -> Iterator[_Edit]:
+    def _of(self, row: ExplanationRow) -> Iterator[_Edit]:
         for reason in (*row.after, *row.before):
             annotation = reason.annotation
             target = None if annotation is None else self.targets.get(annotation)
@@ -232,7 +234,10 @@ def _edited(module: Module, edit: _Edit) -> Module:
 
 
 def _sites(
-    module: Module, choice: Choice, rows: Sequence[Communication], skipped: int | None = None
+    module: Module,
+    choice: ShardingChoice,
+    rows: Sequence[CommunicationSite],
+    skipped: int | None = None,
 ) -> list[_Site]:
     """Where each row is, by numbers of operations: what makes the value, or sends inside of it.
     skipped: an operation's number that another program has besides."""

@@ -31,7 +31,7 @@ MAXIMUM_TURNS = 64
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceRates:
     """Operations and bytes of memory per second. The default is a round figure of an accelerator,
     that of `candidates.py`, measured on none."""
 
@@ -62,7 +62,7 @@ class Costs:
 
     mesh: Mesh
     interconnect: Interconnect = USUAL
-    kernel: Kernel = Device().seconds
+    kernel: Kernel = DeviceRates().seconds
     _known: dict[Op, float] = field(default_factory=dict, compare=False, repr=False)
 
     def seconds(self, op: Op) -> float:
@@ -124,7 +124,7 @@ def messages(op: Op) -> int:
 
 
 @dataclass(frozen=True)
-class Call:
+class TimelineCall:
     """One call on a timeline, in seconds from the beginning of the program.
 
     issued: when the program starts it; begin, end: when it is on the link; waited: how long the
@@ -159,7 +159,7 @@ class Timeline:
 
     seconds: float
     computing: float
-    calls: tuple[Call, ...]
+    calls: tuple[TimelineCall, ...]
 
     def __str__(self) -> str:
         total = f"{self.seconds * 1e6:.1f} us, {self.computing * 1e6:.1f} of them computing"
@@ -179,8 +179,8 @@ class _Clock:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.now = self.link = self.computing = 0.0
-        self.calls: list[Call] = []
-        self.pending: dict[Value, Call] = {}
+        self.calls: list[TimelineCall] = []
+        self.pending: dict[Value, TimelineCall] = {}
 
     def alone(self, op: Op) -> float:
         """Seconds of one operation with regions."""
@@ -216,15 +216,15 @@ class _Clock:
         self.now += spent
         self.computing += spent
 
-    def issue(self, op: Op) -> Call:
+    def issue(self, op: Op) -> TimelineCall:
         begin = max(self.now, self.link)
         self.link = begin + self.costs.seconds(op)
-        return Call(op, self.now, begin, self.link, 0.0)
+        return TimelineCall(op, self.now, begin, self.link, 0.0)
 
-    def wait(self, call: Call) -> None:
+    def wait(self, call: TimelineCall) -> None:
         waited = max(call.end - self.now, 0.0)
         self.now += waited
-        self.calls.append(Call(call.op, call.issued, call.begin, call.end, waited))
+        self.calls.append(TimelineCall(call.op, call.issued, call.begin, call.end, waited))
 
     def loop(self, op: Op) -> None:
         count = turns(op, counters(op))

@@ -13,12 +13,16 @@ from collections.abc import Iterator
 
 from ...hlo.ops.exchange import Transfer
 from ...hlo.sharding import Mesh
-from .blocks import Blocks, State
+from .blocks import BlockState, TensorBlocks
 from .interconnect import Interconnect
 
 
 def transfers(
-    mesh: Mesh, blocks: Blocks, before: State, after: State, interconnect: Interconnect
+    mesh: Mesh,
+    blocks: TensorBlocks,
+    before: BlockState,
+    after: BlockState,
+    interconnect: Interconnect,
 ) -> tuple[Transfer, ...]:
     """The boxes that make the blocks of `after` from those of `before`, by target.
 
@@ -46,7 +50,7 @@ def transfers(
     return tuple(found)
 
 
-def _start(blocks: Blocks, state: State, device: int) -> tuple[int, ...]:
+def _start(blocks: TensorBlocks, state: BlockState, device: int) -> tuple[int, ...]:
     spans = (blocks.span(dim, state)[0] for dim in range(len(state.dims)))
     return tuple(int(start[device]) for start in spans)
 
@@ -54,7 +58,9 @@ def _start(blocks: Blocks, state: State, device: int) -> tuple[int, ...]:
 _Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-def _boxes(blocks: Blocks, before: State, after: State, target: int) -> Iterator[_Box]:
+def _boxes(
+    blocks: TensorBlocks, before: BlockState, after: BlockState, target: int
+) -> Iterator[_Box]:
     """(block of `before`, start in it, start in the tensor, sizes) of each box of a device."""
     choices: list[list[tuple[int, int, int, int]]] = []
     for dim, atoms in enumerate(before.dims):

@@ -11,7 +11,7 @@ import numpy as np
 from ...hlo.sharding import Axis, Mesh, Sharding
 from ...hlo.types import TensorType
 from ..cost.assumed import BYTES_PER_COMMUNICATION
-from .blocks import Atoms, Blocks, State, atoms_of
+from .blocks import Atoms, BlockState, TensorBlocks, atoms_of
 from .candidates import Lying, Ways
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -29,8 +29,8 @@ class Transit:
         self._known: dict[tuple[_Sizes, Ways, Ways], Array] = {}
         self._pairs: dict[_Sizes, dict[Sharding, dict[Sharding, float]]] = {}
         self._atoms: dict[frozenset[Axis], Atoms] = {}
-        self._states: dict[tuple[tuple[Axis, ...], Sharding], State] = {}
-        self._blocks: dict[tuple[Hashable, tuple[int, ...], int], Blocks] = {}
+        self._states: dict[tuple[tuple[Axis, ...], Sharding], BlockState] = {}
+        self._blocks: dict[tuple[Hashable, tuple[int, ...], int], TensorBlocks] = {}
 
     def prices(self, kind: TensorType, sources: Ways, targets: Ways) -> Array:
         """[source, target] -> bytes; NEVER where there is no way."""
@@ -86,7 +86,7 @@ class Transit:
                 self._atoms[key] = found
         return found
 
-    def _state(self, atoms: Atoms, sharding: Sharding) -> State:
+    def _state(self, atoms: Atoms, sharding: Sharding) -> BlockState:
         key = atoms.axes, sharding
         found = self._states.get(key)
         if found is None:
@@ -94,7 +94,7 @@ class Transit:
         return found
 
 
-def _folded(blocks: Blocks, source: State, target: State) -> float:
+def _folded(blocks: TensorBlocks, source: BlockState, target: BlockState) -> float:
     """Bytes where values are folded: each device gets all terms of what it needs, or each folds a
     part of its block, along any dim, which then goes where it has to be."""
     terms = blocks.folded(source, target)

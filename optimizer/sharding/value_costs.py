@@ -18,7 +18,7 @@ ROUNDS = 3  # in which each node takes a better state
 
 
 @dataclass(frozen=True, eq=False)
-class Use:
+class ValueUse:
     """One use of a value: by which node (none: it is wanted in one way), how often a step, and in
     which way each state of the node wants it."""
 
@@ -34,7 +34,7 @@ class ValueCost:
 
     maker: int | None
     made: Numbers
-    uses: Sequence[Use]
+    uses: Sequence[ValueUse]
     prices: Array
     levels: Array = field(init=False)  # how often a step uses come, each number once
     _wanted: Array = field(init=False)  # [level, way] -> how many uses
@@ -48,7 +48,7 @@ class ValueCost:
     def clear(self) -> None:
         self._wanted[:] = 0.0
 
-    def count(self, use: Use, state: int, more: int) -> None:
+    def count(self, use: ValueUse, state: int, more: int) -> None:
         """A use wants it as a state of its node does, or no longer."""
         self._wanted[self._level[use.times], use.ways[state]] += more
 
@@ -66,12 +66,12 @@ class Improvement:
         self.prices, self.values = prices, values
         self.chosen: list[int] = []
         self._makes: list[list[ValueCost]] = [[] for _ in prices]
-        self._takes: list[list[tuple[ValueCost, list[Use], Array]]] = [[] for _ in prices]
+        self._takes: list[list[tuple[ValueCost, list[ValueUse], Array]]] = [[] for _ in prices]
         # Of equal layers, which are one node here: what one makes, the next one takes.
-        self._both: list[list[tuple[ValueCost, list[Use], Array]]] = [[] for _ in prices]
+        self._both: list[list[tuple[ValueCost, list[ValueUse], Array]]] = [[] for _ in prices]
         selections: dict[tuple[tuple[int, ...], int], Array] = {}
         for value in values:
-            own: dict[int, list[Use]] = {}
+            own: dict[int, list[ValueUse]] = {}
             for use in value.uses:
                 if use.node is not None:
                     own.setdefault(use.node, []).append(use)
@@ -149,7 +149,7 @@ class Improvement:
         return price
 
     @staticmethod
-    def _of_others(value: ValueCost, uses: Sequence[Use], chosen: int) -> Array:
+    def _of_others(value: ValueCost, uses: Sequence[ValueUse], chosen: int) -> Array:
         """[way] -> how often it is brought so for other uses than these of a node."""
         for use in uses:
             value.count(use, chosen, -1)
@@ -175,7 +175,7 @@ class Improvement:
         return best != before
 
 
-def _selection(uses: Sequence[Use], ways: int) -> Array:
+def _selection(uses: Sequence[ValueUse], ways: int) -> Array:
     """[state, way] -> 1 where the state wants it so at any of the node's uses of the value."""
     found = np.zeros((len(uses[0].ways), ways))
     for use in uses:

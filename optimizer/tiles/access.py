@@ -393,7 +393,7 @@ def inner_spans(access: Access) -> tuple[Span, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Propagation:
+class TilePropagation:
     """What every operation of a group computes for one tile.
 
     `boxes` holds the box of each value that is computed or read; `inner` the inner iterations of an
@@ -473,7 +473,7 @@ def propagate(
     ops: Sequence[Op],
     roots: Mapping[Value, Box],
     inner: Mapping[Op, Sequence[Span]] | None = None,
-) -> Propagation:
+) -> TilePropagation:
     """The boxes of all values that the root boxes need, walking `ops` backwards.
 
     `ops` stand in an order in which values are defined before they are used. A value with several
@@ -516,7 +516,7 @@ def propagate(
     computed = {result for op in ops for result in op.results}
     if not computed.issuperset(roots):
         raise CompilerBug("a root is not computed by the operations")
-    return Propagation(needed, chosen, accesses, runtime, tuple(reversed(opaque)))
+    return TilePropagation(needed, chosen, accesses, runtime, tuple(reversed(opaque)))
 
 
 def _whole(values: Iterable[Value], needed: dict[Value, Box]) -> None:

@@ -19,14 +19,14 @@ from ...hlo.graph import Op, Origin, Region, Value, union_origins
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.types import F32, TensorType
-from .access import Box, Propagation, Span, access_of, compose, inner_spans, propagate
+from .access import Box, Span, TilePropagation, access_of, compose, inner_spans, propagate
 from .expressions import expression, variable
-from .streaming import Factor, Stage, Stream, away_from_square, folding_of
+from .streaming import Factor, StreamedGroup, StreamStage, away_from_square, folding_of
 from .write import TileWriter, numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class TileGroup:
     """Operations in order, the values they take from outside, and those that leave."""
 
     ops: tuple[Op, ...]
@@ -39,7 +39,7 @@ class Group:
         return union_origins(*(op.origin for op in main))
 
 
-def make_group(ops: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> Group:
+def make_group(ops: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value]) -> TileGroup:
     """A group of copies of the operations in which what depends on no input is computed anew for
     each of its uses: it costs nothing, and one value would tie dims together that are not one."""
     users: dict[Value, int] = {}
@@ -71,7 +71,7 @@ def make_group(ops: Sequence[Op], inputs: Sequence[Value], roots: Sequence[Value
         if new is not op:
             mapping.update(zip(op.results, new.results, strict=True))
         copies.append(new)
-    return Group(tuple(copies), tuple(inputs), tuple(mapping.get(root, root) for root in roots))
+    return TileGroup(tuple(copies), tuple(inputs), tuple(mapping.get(root, root) for root in roots))
 
 
 def tile_count(dim: Dim, size: int) -> Dim:
@@ -99,7 +99,7 @@ def root_box(dims: Sequence[Dim], sizes: Sequence[int]) -> Box:
     return Box(tuple(spans))
 
 
-def walked_spans(group: Group, stream: Stream, step: int) -> dict[Op, tuple[Span, ...]]:
+def walked_spans(group: TileGroup, stream: StreamedGroup, step: int) -> dict[Op, tuple[Span, ...]]:
     """The inner iterations of the folds, with k cut into tiles of `step`."""
     count = tile_count(stream.extent, step)
     along = Span(variable("k", 0, count - 1) * step, expression(step), 1, stream.extent)
@@ -116,8 +116,8 @@ def walked_spans(group: Group, stream: Stream, step: int) -> dict[Op, tuple[Span
 
 
 def group_boxes(
-    group: Group, sizes: Sequence[int], stream: Stream | None = None, step: int = 0
-) -> Propagation:
+    group: TileGroup, sizes: Sequence[int], stream: StreamedGroup | None = None, step: int = 0
+) -> TilePropagation:
     """What each value of the group is in one tile; roots have equal leading dims."""
     roots = {root: root_box(root.dims, sizes) for root in group.roots}
     inner = walked_spans(group, stream, step) if stream else None
@@ -125,11 +125,11 @@ def group_boxes(
 
 
 def build_kernel(
-    group: Group,
+    group: TileGroup,
     operands: Sequence[Value],
     sizes: Sequence[int],
     name: str,
-    stream: Stream | None = None,
+    stream: StreamedGroup | None = None,
     step: int = 0,
 ) -> Op:
     """The kernel_call on `operands`, which stand for the group's inputs. All roots have the same
@@ -146,7 +146,7 @@ def build_kernel(
     if stream is None:
         writer.write(group.ops, parts)
     else:
-        _Walk(group, stream, parts, step).write(writer)
+        _StreamWriter(group, stream, parts, step).write(writer)
     # A root that others of the group read may be computed in larger tiles than it is stored in:
     # tiles that overlap would be stored twice.
     own = root_box(dims, sizes)
@@ -160,19 +160,21 @@ def build_kernel(
     return make_op("kernel_call", operands, attributes, (b.region([]),), types, group.origin)
 
 
-class _Walk:
+class _StreamWriter:
     """Writes a group that is walked along k."""
 
-    def __init__(self, group: Group, stream: Stream, parts: Propagation, step: int) -> None:
+    def __init__(
+        self, group: TileGroup, stream: StreamedGroup, parts: TilePropagation, step: int
+    ) -> None:
         self.group, self.stream, self.parts, self.step = group, stream, parts, step
-        self.folds = [op for op in group.ops if self.stage(op) is Stage.FOLD]
+        self.folds = [op for op in group.ops if self.stage(op) is StreamStage.FOLD]
 
-    def stage(self, op: Op) -> Stage:
+    def stage(self, op: Op) -> StreamStage:
         return self.stream.stages[op.results[0]]
 
     def write(self, outer: TileWriter) -> None:
         parts, b = self.parts, outer.b
-        outer.write([op for op in self.group.ops if self.stage(op) is Stage.BEFORE], parts)
+        outer.write([op for op in self.group.ops if self.stage(op) is StreamStage.BEFORE], parts)
         starts = [start for op in self.folds for start in self.starts(op, outer)]
         count = tile_count(self.stream.extent, self.step)
         body = self.body(outer, [start.type for start in starts])
@@ -182,13 +184,13 @@ class _Walk:
         sums = {result: next(done) for op in self.folds for result in self.carried(op)}
         for op in self.group.ops:
             stage = self.stage(op)
-            if stage is Stage.FOLD:
+            if stage is StreamStage.FOLD:
                 with outer.of(op):
                     for result in op.results:
                         box = parts.boxes[result]
                         tile = self.multiplied(outer, sums[result], result)
                         outer.define(result, outer.b.convert(tile, result.element), box)
-            elif stage in (Stage.RUNNING, Stage.AFTER):
+            elif stage in (StreamStage.RUNNING, StreamStage.AFTER):
                 outer.write([op], parts)
 
     def carried(self, op: Op) -> list[Value]:
@@ -237,12 +239,12 @@ class _Walk:
         for op in self.group.ops:
             stage = self.stage(op)
             with w.of(op):
-                if stage is Stage.ALONG:
+                if stage is StreamStage.ALONG:
                     self.along(op, w)
-                elif stage is Stage.RUNNING:
+                elif stage is StreamStage.RUNNING:
                     w.write([op], self.parts)
                     before.write([op], self.parts)
-                elif stage is Stage.FOLD:
+                elif stage is StreamStage.FOLD:
                     self.fold(op, w, before, previous, new)
         return b.region([new[result] for op in self.folds for result in self.carried(op)])
 
@@ -276,7 +278,7 @@ class _Walk:
         return any(
             op.name not in ("multiply", "divide")
             for op in self.group.ops
-            if value in op.operands and self.stage(op) is Stage.ALONG
+            if value in op.operands and self.stage(op) is StreamStage.ALONG
         )
 
     def shifted(self, op: Op, w: TileWriter, number: int) -> None:

@@ -18,9 +18,9 @@ from ..cost.blocks import BlockCounter
 from ..cost.estimate import Plan, priced
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
-from .build import Group, build_kernel, make_group
+from .build import TileGroup, build_kernel, make_group
 from .implicit import boxes, build_implicit, group_features, pixel_dims, refusal, step_of
-from .streaming import Stream, streams
+from .streaming import StreamedGroup, streams
 from .write import Unwritable, writable
 
 TURN = 128  # bytes of a row of an operand, in one turn of the loop
@@ -32,7 +32,7 @@ _TRIES = 8  # tilings of which kernels are written
 _BOXES = 2  # ways to lay the rows of a tile over pixels
 
 
-class Sides(NamedTuple):
+class ContractionSides(NamedTuple):
     """Sizes that tiles may have; of convolutions, pixels are boxes of powers of two."""
 
     rows: tuple[int, ...]
@@ -41,12 +41,14 @@ class Sides(NamedTuple):
     features: tuple[int, ...]
 
 
-_OF_BLOCKS = Sides((16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64, 128), (8, 16, 32, 64, 128))
+_OF_BLOCKS = ContractionSides(
+    (16, 32, 64, 128), (16, 32, 64, 128), (16, 32, 64, 128), (8, 16, 32, 64, 128)
+)
 _WIDE = (256, 128, 192, 64, 96, 160, 32, 16, 8)
-_OF_LARGEST = Sides((128, 64, 256, 192), _WIDE, (128, 64, 256), _WIDE)
+_OF_LARGEST = ContractionSides((128, 64, 256, 192), _WIDE, (128, 64, 256), _WIDE)
 
 
-def contraction_group(region: Region) -> tuple[Group, Op]:
+def contraction_group(region: Region) -> tuple[TileGroup, Op]:
     """A region around one contraction as a group, and the contraction in it; Unwritable, with the
     reason, where that has no tiles."""
     mains = [op for op in region.ops if op.name in CONTRACTIONS]
@@ -67,13 +69,13 @@ def contraction_group(region: Region) -> tuple[Group, Op]:
     return group, main
 
 
-def lone_contraction(group: Group) -> Op | None:
+def lone_contraction(group: TileGroup) -> Op | None:
     """The contraction of a group that has one, and no reduction; None in others."""
     found = [op for op in group.ops if op.definition.pattern in ("contract", "reduce")]
     return found[0] if len(found) == 1 and found[0].name in CONTRACTIONS else None
 
 
-def tilings(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def tilings(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
     """Tilings of a group around one contraction, best first; of a convolution that is a product
     over its taps, those of that product. Unwritable where there are none."""
     if _over_taps(main):
@@ -87,14 +89,14 @@ def _over_taps(main: Op) -> bool:
     return main.name == "convolution" and not refusal(main)
 
 
-def _direct(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def _direct(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
     ways = [None, *streams(group.ops, group.roots)]
     way, step = _walk(ways, main, kind)
     sizes = (_wide if kind.largest else _cut_sizes)(group, main)
     return _sorted(group, machine, kind, sizes, ways[way], step, way)
 
 
-def built(group: Group, operands: Sequence[Value], plan: Plan, name: str) -> Op:
+def built(group: TileGroup, operands: Sequence[Value], plan: Plan, name: str) -> Op:
     """The kernel_call of a tiling of this group or an equal one."""
     if plan.way == 0 and plan.step:
         return build_implicit(group, operands, plan.sizes, name, plan.step)
@@ -124,8 +126,8 @@ def calls(
 
 
 def _sorted(
-    group: Group, machine: Machine, kind: type[BlockCounter], sizes: Iterator[tuple[int, ...]],
-    stream: Stream | None, step: int, way: int = 0,
+    group: TileGroup, machine: Machine, kind: type[BlockCounter], sizes: Iterator[tuple[int, ...]],
+    stream: StreamedGroup | None, step: int, way: int = 0,
 ) -> list[Plan]:  # fmt: skip
     tiles = list(dict.fromkeys(sizes))
     if not tiles:
@@ -140,7 +142,9 @@ def _sorted(
 # Products.
 
 
-def _walk(ways: Sequence[Stream | None], main: Op, kind: type[BlockCounter]) -> tuple[int, int]:
+def _walk(
+    ways: Sequence[StreamedGroup | None], main: Op, kind: type[BlockCounter]
+) -> tuple[int, int]:
     """The way along which the sum is walked, and how much of it in one turn; other summed dims are
     whole then."""
     step = max(8, TURN // main.operands[0].element.itemsize)
@@ -163,7 +167,9 @@ def _walk(ways: Sequence[Stream | None], main: Op, kind: type[BlockCounter]) -> 
     return 0, 0
 
 
-def _whole_rows(along: Sequence[tuple[int, Stream]], total: Dim, step: int) -> tuple[int, int]:
+def _whole_rows(
+    along: Sequence[tuple[int, StreamedGroup]], total: Dim, step: int
+) -> tuple[int, int]:
     """Of several summed dims, one whose others are whole in a row of the window."""
     if not along or surely_at_most(total, step):
         return 0, 0
@@ -179,7 +185,7 @@ def _whole_rows(along: Sequence[tuple[int, Stream]], total: Dim, step: int) -> t
     return number, max(1, step // count)
 
 
-def _wide(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
+def _wide(group: TileGroup, main: Op) -> Iterator[tuple[int, ...]]:
     """Tiles of the last two dims, of which one is whole grains of rows."""
     dims = group.roots[0].dims
     if len(dims) < 2:
@@ -193,7 +199,7 @@ def _wide(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
                 yield (*(1 for _ in dims[:-2]), first, second)
 
 
-def _cut_sizes(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
+def _cut_sizes(group: TileGroup, main: Op) -> Iterator[tuple[int, ...]]:
     """Tiles of rows and columns: the last dim is columns, and the last one before that is more than
     1 is rows. Batches are walked one by one."""
     dims = group.roots[0].dims
@@ -211,7 +217,7 @@ def _cut_sizes(group: Group, main: Op) -> Iterator[tuple[int, ...]]:
 # Convolutions.
 
 
-def _implicit(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def _implicit(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
     size = main.operands[0].element.itemsize
     step = step_of(group_features(main)[0], TURN // size, _LEAST_TURN // size)
     if group.roots[0].dims != main.result.dims:
@@ -220,7 +226,7 @@ def _implicit(group: Group, main: Op, machine: Machine, kind: type[BlockCounter]
     return _sorted(group, machine, kind, sizes, None, step)
 
 
-def _pixels(main: Op, sides: Sides) -> Iterator[tuple[int, ...]]:
+def _pixels(main: Op, sides: ContractionSides) -> Iterator[tuple[int, ...]]:
     """Tiles of a convolution's result: boxes of pixels by features."""
     dims, pixels = main.result.dims, pixel_dims(main)
     _, features = group_features(main)

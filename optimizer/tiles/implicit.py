@@ -23,8 +23,8 @@ from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.precision import operand_facts
 from ...hlo.types import F32, ElementType, TensorType
-from .access import Box, Propagation, Span, propagate, whole
-from .build import Group, grid_axes, root_box, tile_counts
+from .access import Box, Span, TilePropagation, propagate, whole
+from .build import TileGroup, grid_axes, root_box, tile_counts
 from .expressions import Expression, expression, variable
 from .write import TileWriter, Unwritable, inside, numbers
 
@@ -96,7 +96,7 @@ def sum_type(op: Op) -> ElementType:
 
 
 def build_implicit(
-    group: Group, operands: Sequence[Value], sizes: Sequence[int], name: str, step: int
+    group: TileGroup, operands: Sequence[Value], sizes: Sequence[int], name: str, step: int
 ) -> Op:
     """The kernel_call on `operands`, which stand for the group's inputs, in tiles of `sizes` of the
     convolution's result; `step` features in one turn. Unwritable where it cannot be one."""
@@ -104,11 +104,11 @@ def build_implicit(
     reason = refusal(main)
     if reason:
         raise Unwritable(reason)
-    return _Writer(group, main, sizes, step).kernel(operands, name)
+    return _ImplicitWriter(group, main, sizes, step).kernel(operands, name)
 
 
-class _Writer:
-    def __init__(self, group: Group, main: Op, sizes: Sequence[int], step: int) -> None:
+class _ImplicitWriter:
+    def __init__(self, group: TileGroup, main: Op, sizes: Sequence[int], step: int) -> None:
         self.group, self.main, self.step = group, main, step
         self.box = root_box(main.result.dims, sizes)
         self.rows = math.prod(sizes[d] for d in pixel_dims(main))
@@ -213,7 +213,7 @@ class _Writer:
         computed = {value for op in self.before for value in op.results}
         roots = {one.value: one.box for one in (image, kernel) if one.value in computed}
         if roots:
-            parts: Propagation = propagate(self.before, roots)
+            parts: TilePropagation = propagate(self.before, roots)
             if parts.opaque or parts.runtime:
                 raise Unwritable("an operand depends on values")
             w.write(self.before, parts)
@@ -275,7 +275,7 @@ class _Writer:
         return Box(tuple(spans))
 
 
-class _Read(NamedTuple):
+class _BoxRead(NamedTuple):
     """A box of a value, and which dim of what was asked for each of its dims is."""
 
     value: Value
@@ -283,7 +283,7 @@ class _Read(NamedTuple):
     lies: tuple[int, ...]
 
 
-def _behind(value: Value, box: Box) -> _Read:
+def _behind(value: Value, box: Box) -> _BoxRead:
     """A box of an operand as one of the value behind its transposes, and behind slices where the
     box reaches over no edge but the value's own."""
     spans, lies = list(box.spans), list(range(value.rank))
@@ -307,7 +307,7 @@ def _behind(value: Value, box: Box) -> _Read:
                 )
             ]
         value = source
-    return _Read(value, Box(tuple(spans)), tuple(lies))
+    return _BoxRead(value, Box(tuple(spans)), tuple(lies))
 
 
 def _ancestors(ops: Sequence[Op], values: Sequence[Value]) -> set[Op]:

@@ -13,7 +13,7 @@ from ...hlo.graph import Op, Region, Value
 from ...hlo.text import canonical_op
 from ..cost.estimate import Plan
 from ..regions import in_order_of_demand, rename
-from .build import Group, make_group
+from .build import TileGroup, make_group
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 
@@ -31,15 +31,15 @@ class Planner(Protocol):
         """A number for each kernel's canonical text, which wirings name."""
         ...
 
-    def plan(self, group: Group) -> Plan | None: ...
+    def plan(self, group: TileGroup) -> Plan | None: ...
 
-    def alone(self, group: Group) -> Plan | None: ...
+    def alone(self, group: TileGroup) -> Plan | None: ...
 
-    def kernel(self, group: Group, operands: Sequence[Value], name: str) -> Op | None: ...
+    def kernel(self, group: TileGroup, operands: Sequence[Value], name: str) -> Op | None: ...
 
 
 @dataclass(eq=False)
-class Node:
+class KernelNode:
     """Kernels that are one: `members` in the order of the region."""
 
     members: list[Op]
@@ -47,7 +47,7 @@ class Node:
     sources: list[Op]  # what computes their inputs, behind reshapes
     inputs: frozenset[Value]  # behind reshapes as well
     dims: tuple[int, ...]  # of what leaves it
-    parts: tuple[Node, ...] = ()  # the two that the last move made one
+    parts: tuple[KernelNode, ...] = ()  # the two that the last move made one
 
     @property
     def time(self) -> float:
@@ -61,7 +61,7 @@ class Rebuilt(NamedTuple):
     the values that stand for those of the region before."""
 
     region: Region
-    kernels: dict[Op, Node]
+    kernels: dict[Op, KernelNode]
     values: dict[Value, Value]
 
 
@@ -71,8 +71,8 @@ class Nodes:
     def __init__(self, planner: Planner, region: Region) -> None:
         self.planner, self.region = planner, region
         self.position = {op: number for number, op in enumerate(region.ops)}
-        self.homes: dict[Op, Node] = {}
-        self.all: list[Node] = []
+        self.homes: dict[Op, KernelNode] = {}
+        self.all: list[KernelNode] = []
         self.numbers: dict[Op, int] = {}
 
     def add(self, op: Op) -> None:
@@ -82,14 +82,14 @@ class Nodes:
             self.homes[op] = node
             self.all.append(node)
 
-    def join(self, merged: Node) -> None:
+    def join(self, merged: KernelNode) -> None:
         """The parts of a node become that node."""
         for op in merged.members:
             self.homes[op] = merged
         self.all = [node for node in self.all if node not in merged.parts]
         self.all.append(merged)
 
-    def separate(self, merged: Node) -> None:
+    def separate(self, merged: KernelNode) -> None:
         """A node becomes its parts again."""
         for op in merged.members:
             del self.homes[op]
@@ -98,14 +98,14 @@ class Nodes:
         self.all = [node for node in self.all if node is not merged]
         self.all += merged.parts
 
-    def state(self) -> tuple[dict[Op, Node], list[Node]]:
+    def state(self) -> tuple[dict[Op, KernelNode], list[KernelNode]]:
         """What `restore` needs to go back to the nodes that there are now."""
         return dict(self.homes), list(self.all)
 
-    def restore(self, state: tuple[dict[Op, Node], list[Node]]) -> None:
+    def restore(self, state: tuple[dict[Op, KernelNode], list[KernelNode]]) -> None:
         self.homes, self.all = dict(state[0]), list(state[1])
 
-    def alive(self, node: Node) -> bool:
+    def alive(self, node: KernelNode) -> bool:
         """Whether the node has not become a part of another one."""
         return self.homes.get(node.members[-1]) is node
 
@@ -116,15 +116,15 @@ class Nodes:
 
     # What is between nodes.
 
-    def between(self, producer: Node, consumer: Node) -> set[Value]:
+    def between(self, producer: KernelNode, consumer: KernelNode) -> set[Value]:
         """The values that the consumer reads of what the producer makes."""
         made = {result for op in producer.members for result in op.results}
         read = {self.behind_reshapes(value) for op in consumer.members for value in op.operands}
         return read & made
 
-    def producers(self, consumer: Node) -> list[Node]:
+    def producers(self, consumer: KernelNode) -> list[KernelNode]:
         """Other nodes that compute what this one reads, also behind reshapes."""
-        found: dict[Node, None] = {}
+        found: dict[KernelNode, None] = {}
         for source in consumer.sources:
             node = self.homes.get(source)
             if node is not None and node is not consumer:
@@ -148,7 +148,7 @@ class Nodes:
 
     # Two as one.
 
-    def merged(self, producer: Node, consumer: Node) -> Node | None:
+    def merged(self, producer: KernelNode, consumer: KernelNode) -> KernelNode | None:
         """Both as one node, if that is legal and has a tiling."""
         members = sorted({*producer.members, *consumer.members}, key=self.position.__getitem__)
         between = self.reshapes(members)
@@ -158,7 +158,7 @@ class Nodes:
         node = self.node(everything)
         return None if node is None else replace(node, parts=(producer, consumer))
 
-    def node(self, members: list[Op]) -> Node | None:
+    def node(self, members: list[Op]) -> KernelNode | None:
         """Kernels as one, if they have a tiling; those that are connected alike are judged once."""
         wiring, inputs = self.wiring(members)
         known = self.planner.connected
@@ -174,7 +174,9 @@ class Nodes:
             return None
         read = dict.fromkeys(map(self.behind_reshapes, inputs))
         sources = dict.fromkeys(value.op for value in read if value.op is not None)
-        return Node(members, plan, list(sources), frozenset(read), members[-1].results[0].dims)
+        return KernelNode(
+            members, plan, list(sources), frozenset(read), members[-1].results[0].dims
+        )
 
     def wiring(self, members: Sequence[Op]) -> tuple[tuple[Any, ...], list[Value]]:
         """What decides the group that members become, and the values that they take from outside:
@@ -245,7 +247,7 @@ class Nodes:
             if user is not None and user not in known
         ]
 
-    def flatten(self, members: Sequence[Op]) -> Group | None:
+    def flatten(self, members: Sequence[Op]) -> TileGroup | None:
         """All operations inside the members, as one group; None where too much leaves it."""
         chosen = set(members)
         inside = {result for op in members for result in op.results}
@@ -297,14 +299,14 @@ class Nodes:
     def rebuild(self) -> Rebuilt:
         """The region with a kernel for each node."""
         connected = [node for node in self.all if len(node.members) > 1]
-        kernels: dict[Op, Node] = {}
+        kernels: dict[Op, KernelNode] = {}
         mapping: dict[Value, Value] = {}
         if not connected:
             return Rebuilt(self.region, kernels, mapping)
         home = {op: node for node in connected for op in node.members}
         ops: list[Op] = []
         for unit in self.sorted(home):
-            if isinstance(unit, Node):
+            if isinstance(unit, KernelNode):
                 self.emit(unit, mapping, ops)
                 kernels[ops[-1]] = unit
             else:
@@ -312,13 +314,13 @@ class Nodes:
         results = [mapping.get(v, v) for v in self.region.results]
         return Rebuilt(Region(self.region.arguments, ops, results), kernels, mapping)
 
-    def sorted(self, home: Mapping[Op, Node]) -> list[Node | Op]:
+    def sorted(self, home: Mapping[Op, KernelNode]) -> list[KernelNode | Op]:
         """Connected nodes and all other operations, each after what it reads; else as they stood.
 
         A node stands where its last member stood, or later than what now comes before it."""
-        waiting: dict[Node | Op, int] = {}
-        readers: dict[Node | Op, list[Node | Op]] = {}
-        place: dict[Node | Op, int] = {}
+        waiting: dict[KernelNode | Op, int] = {}
+        readers: dict[KernelNode | Op, list[KernelNode | Op]] = {}
+        place: dict[KernelNode | Op, int] = {}
         for number, op in enumerate(self.region.ops):
             unit = home.get(op, op)
             place[unit] = number
@@ -331,7 +333,7 @@ class Nodes:
                     waiting[unit] += 1
         ready = [(place[unit], unit) for unit, count in waiting.items() if not count]
         heapq.heapify(ready)
-        found: list[Node | Op] = []
+        found: list[KernelNode | Op] = []
         while ready:
             _, unit = heapq.heappop(ready)
             found.append(unit)
@@ -349,7 +351,7 @@ class Nodes:
         mapping.update(zip(op.results, new.results, strict=True))
         return new
 
-    def emit(self, node: Node, mapping: dict[Value, Value], ops: list[Op]) -> None:
+    def emit(self, node: KernelNode, mapping: dict[Value, Value], ops: list[Op]) -> None:
         """The node's kernel, or its members as they were where no tiling can be written."""
         group = self.flatten(node.members)
         if group is None:

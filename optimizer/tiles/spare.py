@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ...hlo.deciding import largest
 from ...hlo.graph import Region, Value
 from ..peak import Peak, bytes_beside
-from .nodes import Node, Nodes, Rebuilt
+from .nodes import KernelNode, Nodes, Rebuilt
 
 # Of the peak: steps that need so much are changed together, for one that stays keeps the peak up.
 _NEAR = (0.999, 0.97, 0.9)
@@ -23,7 +23,7 @@ _SLOWER = 1.1  # than both apart: what one kernel may be that is made for memory
 _SLOWEST = 1.02  # than before: what all nodes together may be
 
 
-class _State(NamedTuple):
+class _SpareState(NamedTuple):
     """A region of certain nodes, what it needs, and the seconds that all nodes take."""
 
     built: Rebuilt
@@ -31,8 +31,8 @@ class _State(NamedTuple):
     time: float
 
 
-_Concerned = Callable[[_State, float], Iterable[Any]]
-_Change = Callable[[_State, Set[Any]], bool]
+_Concerned = Callable[[_SpareState, float], Iterable[Any]]
+_Change = Callable[[_SpareState, Set[Any]], bool]
 
 
 def spared(
@@ -59,12 +59,12 @@ class _Spare:
         need = None if alone else self.needs(built.region)
         if need is None:
             return built.region
-        state = _State(built, need, self.nodes.time)
+        state = _SpareState(built, need, self.nodes.time)
         while (better := self.better(state)) is not None:
             state = better
         return state.built.region
 
-    def better(self, state: _State) -> _State | None:
+    def better(self, state: _SpareState) -> _SpareState | None:
         """What the first worthwhile change gives; None if there is none, and nothing is changed."""
         ways: list[tuple[_Concerned, _Change]] = [
             (self.running, self.taken_back),
@@ -82,36 +82,36 @@ class _Spare:
                     built = self.nodes.rebuild()
                     need = self.needs(built.region)
                     if need is not None:
-                        found = _State(built, need, self.nodes.time)
+                        found = _SpareState(built, need, self.nodes.time)
                         if self.worth(state, found):
                             return found
                 self.nodes.restore(saved)
         return None
 
-    def worth(self, before: _State, after: _State) -> bool:
+    def worth(self, before: _SpareState, after: _SpareState) -> bool:
         """Whether memory is spared, and as large a part of it as of the time is lost."""
         old, new = self.beside + before.need.bytes, self.beside + after.need.bytes
         if new > (1 - _LITTLE) * old or after.time > self.most:
             return False
         return after.time * new < before.time * old
 
-    def running(self, state: _State, least: float) -> Iterable[Node]:
+    def running(self, state: _SpareState, least: float) -> Iterable[KernelNode]:
         """The nodes whose kernels run while so many bytes live."""
         needs = state.need.needs
         return (node for op, node in state.built.kernels.items() if needs.get(op, 0) >= least)
 
-    def taken_back(self, state: _State, chosen: Set[Node]) -> bool:
+    def taken_back(self, state: _SpareState, chosen: Set[KernelNode]) -> bool:
         """Takes back the last move of these nodes; whether there are any."""
         for node in state.built.kernels.values():
             if node in chosen:
                 self.nodes.separate(node)
         return bool(chosen)
 
-    def living(self, state: _State, least: float) -> Iterable[Value]:
+    def living(self, state: _SpareState, least: float) -> Iterable[Value]:
         """The values that live while so many bytes do."""
         return state.need.living(least)
 
-    def made(self, state: _State, chosen: Set[Value]) -> bool:
+    def made(self, state: _SpareState, chosen: Set[Value]) -> bool:
         """Makes moves after which these values are not stored, as long as there are any, those of
         the most bytes first; whether there were. What a kernel reads that is made so lives there
         then."""
@@ -128,10 +128,10 @@ class _Spare:
                         moving = changed = True
         return changed
 
-    def moves(self, living: Set[Value]) -> list[tuple[int, Node, Node]]:
+    def moves(self, living: Set[Value]) -> list[tuple[int, KernelNode, KernelNode]]:
         """Bytes of living values that only one node reads, the most first; who makes and reads
         them."""
-        found: list[tuple[int, Node, Node]] = []
+        found: list[tuple[int, KernelNode, KernelNode]] = []
         for consumer in self.nodes.all:
             for producer in self.nodes.producers(consumer):
                 inside = {*producer.members, *consumer.members}

@@ -6,7 +6,7 @@ result through a factor alone: exp(x - m) grows by exp(m_old - m_new) when m cha
 are mended by that factor. What follows here finds such factors by rules about single operations;
 softmax, logsumexp and attention are consequences.
 
-Every value along k gets a `Form`:
+Every value along k gets a `StreamForm`:
 
     value = tile value * exp(sum of sign * u) * product of v     u, v constant along k
 
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...hlo.access import Access, Kind
+from ...hlo.access import Access, IterationKind
 from ...hlo.deciding import at_hint
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Value, constant_of
@@ -51,7 +51,7 @@ class Factor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Form:
+class StreamForm:
     """How a value along k depends on reductions over k."""
 
     shift: tuple[Factor, ...] = ()
@@ -67,10 +67,10 @@ class Form:
         return self == _STABLE
 
 
-_STABLE = Form()
+_STABLE = StreamForm()
 
 
-class Stage(Enum):
+class StreamStage(Enum):
     """When a value is computed."""
 
     BEFORE = "before the walk"
@@ -81,28 +81,28 @@ class Stage(Enum):
 
 
 @dataclass
-class Stream:
+class StreamedGroup:
     """A group that can be walked along k. `dims` has the dim of each value that k is."""
 
     extent: Dim
     dims: Mapping[Value, int]
-    stages: Mapping[Value, Stage]
-    forms: Mapping[Value, Form]  # of values along k, and of the operands' product in a fold
+    stages: Mapping[Value, StreamStage]
+    forms: Mapping[Value, StreamForm]  # of values along k, and of the operands' product in a fold
     inner: Mapping[Op, int] = field(default_factory=dict)  # folds: which inner iteration is k
     estimated: frozenset[Value] = frozenset()  # sums that are used while walking
 
 
-def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[Stream]:
+def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[StreamedGroup]:
     """All ways to walk the group, one per dim that is reduced; longest dim first."""
     accesses = {op: access_of(op) for op in ops}
     if any(access is None for access in accesses.values()):
         return []
     known = {op: access for op, access in accesses.items() if access is not None}
-    found: list[Stream] = []
+    found: list[StreamedGroup] = []
     seen: set[tuple[Value, int]] = set()
     for op in ops:
         for place, iteration in enumerate(known[op].iterations):
-            if iteration.kind is not Kind.REDUCE:
+            if iteration.kind is not IterationKind.REDUCE:
                 continue
             start = _operand_dims(op, known[op], place)
             if not start or start[0] in seen:
@@ -184,30 +184,30 @@ class _Analysis:
     ) -> None:
         self.ops, self.accesses, self.roots, self.dims = ops, accesses, roots, dims
         self.inside = {result for op in ops for result in op.results}
-        self.stages: dict[Value, Stage] = {}
-        self.forms: dict[Value, Form] = {}
+        self.stages: dict[Value, StreamStage] = {}
+        self.forms: dict[Value, StreamForm] = {}
         self.inner: dict[Op, int] = {}
         self.estimated: set[Value] = set()
 
-    def run(self) -> Stream | None:
+    def run(self) -> StreamedGroup | None:
         if any(root in self.dims for root in self.roots):
             return None
         for op in self.ops:
             if not self.place(op):
                 return None
-        folds = [op for op in self.ops if self.stages[op.results[0]] is Stage.FOLD]
+        folds = [op for op in self.ops if self.stages[op.results[0]] is StreamStage.FOLD]
         if not folds:
             return None
         value, dim = next(iter(self.dims.items()))
         extent, estimated = value.dims[dim], frozenset(self.estimated)
-        return Stream(extent, self.dims, self.stages, self.forms, self.inner, estimated)
+        return StreamedGroup(extent, self.dims, self.stages, self.forms, self.inner, estimated)
 
-    def stage(self, value: Value) -> Stage:
+    def stage(self, value: Value) -> StreamStage:
         if value in self.inside:
             return self.stages[value]
-        return Stage.ALONG if value in self.dims else Stage.BEFORE
+        return StreamStage.ALONG if value in self.dims else StreamStage.BEFORE
 
-    def form(self, value: Value) -> Form:
+    def form(self, value: Value) -> StreamForm:
         return self.forms.get(value, _STABLE)
 
     def place(self, op: Op) -> bool:
@@ -218,21 +218,21 @@ class _Analysis:
             form = self.along(op)
             if form is None:
                 return False
-            self.note(op, Stage.ALONG, form)
+            self.note(op, StreamStage.ALONG, form)
             return True
         if along:
             return self.fold(op)
         stages = {self.stage(value) for value in op.operands}
-        if stages <= {Stage.BEFORE}:
-            stage = Stage.BEFORE
+        if stages <= {StreamStage.BEFORE}:
+            stage = StreamStage.BEFORE
         elif all(self.running(value) for value in op.operands):
-            stage = Stage.RUNNING
+            stage = StreamStage.RUNNING
         else:
-            stage = Stage.AFTER
+            stage = StreamStage.AFTER
         self.note(op, stage)
         return True
 
-    def note(self, op: Op, stage: Stage, form: Form = _STABLE) -> None:
+    def note(self, op: Op, stage: StreamStage, form: StreamForm = _STABLE) -> None:
         for result in op.results:
             self.stages[result] = stage
             if not form.stable:
@@ -241,9 +241,9 @@ class _Analysis:
     def running(self, value: Value) -> bool:
         """Whether the value may be used while walking, from what was seen so far."""
         stage = self.stage(value)
-        if stage is Stage.FOLD:
+        if stage is StreamStage.FOLD:
             return folding_of(value.op) in _IDEMPOTENT and value not in self.forms
-        return stage in (Stage.BEFORE, Stage.RUNNING)
+        return stage in (StreamStage.BEFORE, StreamStage.RUNNING)
 
     def fold(self, op: Op) -> bool:
         """A reduction over k, and over nothing that is not there while walking."""
@@ -258,7 +258,7 @@ class _Analysis:
         (place,) = places
         if place is None or place < access.rank:
             return False
-        if access.iterations[place].kind is not Kind.REDUCE:
+        if access.iterations[place].kind is not IterationKind.REDUCE:
             return False
         folding = folding_of(op)
         forms = [self.form(value) for value in op.operands]
@@ -267,7 +267,7 @@ class _Analysis:
         square = forms[0].square
         if any(form.square for form in forms) and (op.name != "reduce" or folding != "add"):
             return False
-        if any(self.stage(v) not in (Stage.BEFORE, Stage.ALONG) for v in op.operands):
+        if any(self.stage(v) not in (StreamStage.BEFORE, StreamStage.ALONG) for v in op.operands):
             return False
         if folding != "add" and not all(form.stable for form in forms):
             return False
@@ -287,25 +287,25 @@ class _Analysis:
             square = self.through(op, 0, square)
             if square is None:
                 return False
-        self.note(op, Stage.FOLD, Form((), tuple(power), tuple(outer), square=square))
+        self.note(op, StreamStage.FOLD, StreamForm((), tuple(power), tuple(outer), square=square))
         return True
 
     def estimate(self, value: Value) -> bool:
         """Whether the value can be estimated while walking, from sums so far; then it will be."""
         stage = self.stage(value)
-        if stage is Stage.BEFORE or self.running(value):
+        if stage is StreamStage.BEFORE or self.running(value):
             return True
         op = value.op
         if op is None or not value.element.is_float:
             return False
-        if stage is Stage.FOLD:
+        if stage is StreamStage.FOLD:
             whole = folding_of(op) == "add" and value not in self.forms
             if whole:
                 self.estimated.add(value)
             return whole
-        if stage is not Stage.AFTER or not all(map(self.estimate, op.operands)):
+        if stage is not StreamStage.AFTER or not all(map(self.estimate, op.operands)):
             return False
-        self.note(op, Stage.RUNNING)
+        self.note(op, StreamStage.RUNNING)
         return True
 
     def through(self, op: Op, number: int, factor: Factor) -> Factor | None:
@@ -322,11 +322,11 @@ class _Analysis:
 
     # Forms.
 
-    def along(self, op: Op) -> Form | None:
+    def along(self, op: Op) -> StreamForm | None:
         """The form of the result of an operation along k; None where it has none."""
         uniform = self.spread(op)
         if uniform is not None:
-            return Form(uniform=uniform)
+            return StreamForm(uniform=uniform)
         forms = [self.operand_form(op, number) for number in range(len(op.operands))]
         known = [form for form in forms if form is not None]
         if len(known) != len(forms):
@@ -341,14 +341,14 @@ class _Analysis:
         (factor, *others) = form.shift
         alone = op.name == "subtract" and not others and known[0].stable
         if alone and self.estimate(factor.value):
-            return Form(offset=factor)
+            return StreamForm(offset=factor)
         return None
 
-    def operand_form(self, op: Op, number: int) -> Form | None:
+    def operand_form(self, op: Op, number: int) -> StreamForm | None:
         """The form of an operand with its factors' dims as those of the result."""
         value = op.operands[number]
         if value not in self.dims:
-            return _STABLE if self.stage(value) is Stage.BEFORE else None
+            return _STABLE if self.stage(value) is StreamStage.BEFORE else None
         form = self.form(value)
         if form.stable:
             return form
@@ -360,14 +360,14 @@ class _Analysis:
                 return None
             moved.append([factor for factor in seen if factor is not None])
         shift, power, outer, *one = map(tuple, moved)
-        return Form(shift, power, outer, *(found[0] if found else None for found in one))
+        return StreamForm(shift, power, outer, *(found[0] if found else None for found in one))
 
     def spread(self, op: Op) -> Factor | None:
         """The value that a broadcast along k repeats, if it depends on reductions over k."""
         if op.name != "broadcast_in_dim" or op.operands[0] in self.dims:
             return None
         (value,) = op.operands
-        if self.stage(value) is Stage.BEFORE:
+        if self.stage(value) is StreamStage.BEFORE:
             return None
         places = [
             d if value.dims[number] != 1 or op.type.dims[d] == 1 else -1
@@ -404,23 +404,23 @@ def away_from_square(value: Value) -> Value:
     return value.op.operands[0]
 
 
-def _sum(op: Op, forms: Sequence[Form]) -> Form | None:
+def _sum(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     """Tile value plus or minus something constant along k."""
     a, b = forms
     if _squared(forms):
         return None
     if b.uniform is not None and not (a.power or a.outer or a.uniform):
         sign = 1 if op.name == "add" else -1
-        return Form(shift=(*a.shift, b.uniform._replace(sign=sign)))
+        return StreamForm(shift=(*a.shift, b.uniform._replace(sign=sign)))
     if op.name == "add" and a.uniform is not None:
         return _sum(op, (b, a))
     return None
 
 
-def _multiply(op: Op, forms: Sequence[Form]) -> Form | None:
+def _multiply(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     a, b = forms
     if a.offset is not None and op.operands[0] is op.operands[1]:
-        return Form(square=a.offset)
+        return StreamForm(square=a.offset)
     if a.shift or b.shift or _squared(forms):
         return None
     if a.uniform is not None:
@@ -430,36 +430,36 @@ def _multiply(op: Op, forms: Sequence[Form]) -> Form | None:
     outer = (*a.outer, *b.outer)
     if b.uniform is not None:
         outer = (*outer, b.uniform)
-    return Form(power=(*a.power, *b.power), outer=outer)
+    return StreamForm(power=(*a.power, *b.power), outer=outer)
 
 
-def _divide(op: Op, forms: Sequence[Form]) -> Form | None:
+def _divide(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     a, b = forms
     if a.shift or a.uniform or _squared(forms) or not (b.stable or b.uniform):
         return None
     if b.uniform is None:
         return a
-    return Form(power=a.power, outer=(*a.outer, b.uniform._replace(sign=-1)))
+    return StreamForm(power=a.power, outer=(*a.outer, b.uniform._replace(sign=-1)))
 
 
-def _exponential(op: Op, forms: Sequence[Form]) -> Form | None:
+def _exponential(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     (a,) = forms
     if a.power or a.outer or a.uniform or _squared(forms):
         return None
-    return Form(power=a.shift)
+    return StreamForm(power=a.shift)
 
 
-def _squared(forms: Sequence[Form]) -> bool:
+def _squared(forms: Sequence[StreamForm]) -> bool:
     return any(form.offset or form.square for form in forms)
 
 
-def _moved(op: Op, forms: Sequence[Form]) -> Form | None:
+def _moved(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     if _squared(forms):
         return None
     return None if forms[0].uniform is not None and op.name != "convert" else forms[0]
 
 
-def _select(op: Op, forms: Sequence[Form]) -> Form | None:
+def _select(op: Op, forms: Sequence[StreamForm]) -> StreamForm | None:
     """A choice between the value and zero keeps its factors."""
     pred, a, b = forms
     if not pred.stable:

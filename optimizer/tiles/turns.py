@@ -167,7 +167,7 @@ def _is_idle(body: Region, mask: Op) -> bool:
     """Whether the body gives what it takes where the mask holds nowhere."""
     if any(op.definition.effects or op.name == "tile_for" for op in body.ops):
         return False
-    known = _Known()
+    known = _KnownFacts()
     for number, value in enumerate(body.arguments[1:]):
         known.facts[value] = _Fact(carried=number)
     known.facts[mask.result] = _number(False)
@@ -181,7 +181,7 @@ def _number(number: Any) -> _Fact:
     return _Fact(number=number, bounded=float(number) != -math.inf)
 
 
-class _Known:
+class _KnownFacts:
     """Facts of the values of a loop's body, in order."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.symbols import SymbolicDim
 from ...hlo.types import I32, TensorType
-from .access import Box, Propagation, Span, access_of, compose
+from .access import Box, Span, TilePropagation, access_of, compose
 from .expressions import (
     ZERO,
     Atom,
@@ -277,14 +277,14 @@ class TileWriter:
 
     # Operations.
 
-    def write(self, ops: Iterable[Op], parts: Propagation) -> None:
+    def write(self, ops: Iterable[Op], parts: TilePropagation) -> None:
         """All of the operations for their boxes."""
         for op in ops:
             if op.results[0] in parts.boxes and op.name not in ("constant", "iota"):
                 with self.of(op):
                     self.op(op, parts)
 
-    def op(self, op: Op, parts: Propagation) -> None:
+    def op(self, op: Op, parts: TilePropagation) -> None:
         """One operation; its results are then defined."""
         box = parts.boxes[op.results[0]]
         access = parts.accesses[op]

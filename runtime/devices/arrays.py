@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from ...hlo.errors import UserError
-from ..dlpack import CUDA, CUDA_MANAGED, Tensor, make_capsule, read_tensor
+from ..dlpack import CUDA, CUDA_MANAGED, StridedTensor, make_capsule, read_tensor
 from .driver import Driver
-from .resources import Memory, Moment, order
+from .resources import DeviceMemory, Moment, order
 
 _DEFAULT_STREAM = 1  # CUDA's handle of the legacy default stream
 
 
-class View:
+class DeviceView:
     """Memory of a GPU that an argument lies in; `owner` keeps it alive.
 
     given: the call may overwrite it.
@@ -43,7 +43,9 @@ class DeviceArray:
     their streams, and a program takes it as an argument.
     """
 
-    def __init__(self, memory: Memory | View, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(
+        self, memory: DeviceMemory | DeviceView, shape: tuple[int, ...], dtype: Any
+    ) -> None:
         """An array that nothing has filled yet; `memory` may be that of a donated argument."""
         self.memory, self.shape, self.dtype = memory, shape, np.dtype(dtype)
         self._driver: Driver
@@ -91,12 +93,12 @@ class DeviceArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         raise TypeError("the array is in a GPU's memory; x.numpy() copies it to the host")
 
-    def view_after(self, driver: Driver, stream: Any) -> View:
+    def view_after(self, driver: Driver, stream: Any) -> DeviceView:
         """Its memory, for the stream's later work, which waits until it is filled."""
         if driver is not self._driver:
             raise ValueError(f"the array is on {self.device}, the program on another device")
         driver.wait(stream, self._ready.event)
-        return View(self.address, self.shape, self.dtype, self)
+        return DeviceView(self.address, self.shape, self.dtype, self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -132,13 +134,13 @@ class DeviceArray:
             with self._driver:
                 self._driver.wait(reader, self._ready.event)
         device = self.__dlpack_device__()
-        return make_capsule(Tensor(self.address, self.shape, None, self.dtype, device), self)
+        return make_capsule(StridedTensor(self.address, self.shape, None, self.dtype, device), self)
 
     def _hand_out(self, reader: int) -> None:
         """Another library reads it on a stream."""
         if self._driver.simulated:
             raise UserError("the array is in a simulated GPU's memory; use x.numpy()")
-        if isinstance(self.memory, Memory):
+        if isinstance(self.memory, DeviceMemory):
             self.memory.read_by(reader)
 
     def __repr__(self) -> str:
@@ -146,12 +148,12 @@ class DeviceArray:
         return f"<girih array {self.dtype.name}[{dims}] on {self.device}>"
 
 
-def memory_of(view: View) -> Any:
-    """What owns a view's memory: a `Memory`, or another library's object."""
+def memory_of(view: DeviceView) -> Any:
+    """What owns a view's memory: a `DeviceMemory`, or another library's object."""
     owner = view.owner
     while isinstance(owner, DeviceArray):
         memory = owner.memory
-        if isinstance(memory, Memory):
+        if isinstance(memory, DeviceMemory):
             return memory
         owner = memory.owner
     return owner
@@ -170,7 +172,7 @@ def is_on_gpu(value: Any) -> bool:
     return False
 
 
-def borrow(value: Any, driver: Driver, stream: Any) -> View:
+def borrow(value: Any, driver: Driver, stream: Any) -> DeviceView:
     """The memory of a value that `is_on_gpu`, for work on `stream`; ValueError if it cannot be."""
     if isinstance(value, DeviceArray):
         return value.view_after(driver, stream)
@@ -187,10 +189,10 @@ def borrow(value: Any, driver: Driver, stream: Any) -> View:
         tensor = _from_interface(value.__cuda_array_interface__, value, driver, stream)
     if tensor.strides is not None and not _contiguous(tensor.shape, tensor.strides):
         raise ValueError("the array is not C-contiguous")
-    return View(tensor.address, tensor.shape, tensor.dtype, tensor.owner)
+    return DeviceView(tensor.address, tensor.shape, tensor.dtype, tensor.owner)
 
 
-def _from_interface(interface: Any, owner: Any, driver: Driver, stream: Any) -> Tensor:
+def _from_interface(interface: Any, owner: Any, driver: Driver, stream: Any) -> StridedTensor:
     """What numba, cupy and others say of their arrays."""
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
@@ -199,7 +201,7 @@ def _from_interface(interface: Any, owner: Any, driver: Driver, stream: Any) -> 
     theirs = interface.get("stream")
     if theirs is not None:
         order(driver, theirs, stream)
-    return Tensor(interface["data"][0], shape, strides, dtype, (CUDA, driver.ordinal), owner)
+    return StridedTensor(interface["data"][0], shape, strides, dtype, (CUDA, driver.ordinal), owner)
 
 
 def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

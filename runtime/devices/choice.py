@@ -16,7 +16,7 @@ PROCESSOR = "cpu"
 ADD_CODE = "add some: girih retarget FILE --add nvidia:sm_90a"
 
 
-class Choice(NamedTuple):
+class VariantChoice(NamedTuple):
     """A variant; `driver`: the GPU that it runs on, None for other targets. `problem`: why none of
     several runs here, if that is known."""
 
@@ -31,7 +31,7 @@ def choose(
     target: str | None,
     label: str,
     find_gpus: Callable[[], Sequence[Driver]],
-) -> Choice:
+) -> VariantChoice:
     """The variant of a bundle that is asked for, or the best one of this machine: machine code for
     a GPU that is here, else PTX that its driver compiles, else the CPU's. UserError says why
     nothing runs.
@@ -40,7 +40,7 @@ def choose(
     if target == PROCESSOR and target not in variants and any(map(_is_for_processor, variants)):
         return choose_processor(variants)
     if target is not None and family(target) != FAMILY:
-        return Choice(choose_target(variants, target, label), None, "it was asked for")
+        return VariantChoice(choose_target(variants, target, label), None, "it was asked for")
     if target is not None and target != FAMILY:
         names = [choose_target(variants, target, label)]
     if not names:
@@ -55,27 +55,29 @@ def choose(
         fitting = [rank for name in names if (rank := _rank(name, variants[name], gpu.capability))]
         if fitting:
             _, name, code = max(fitting)
-            return Choice(name, gpu, f"{code} runs on {_describe(gpu)}")
+            return VariantChoice(name, gpu, f"{code} runs on {_describe(gpu)}")
     found = ", ".join(map(_describe, gpus))
     reason = f"it holds {', '.join(sorted(names))}, which does not run on {found}"
     return _without_gpu(variants, target, label, reason)
 
 
-def choose_processor(variants: Mapping[str, Any]) -> Choice:
+def choose_processor(variants: Mapping[str, Any]) -> VariantChoice:
     """Of the variants for CPUs, the one that uses most of this processor's features."""
     names = [*filter(_is_for_processor, variants)]
     if len(names) == 1:
-        return Choice(names[0], None, "there is no other for a CPU")
+        return VariantChoice(names[0], None, "there is no other for a CPU")
     lacking = {name: lacks(variants[name]) for name in names}
     others = [f"{name}'s {reason}" for name, reason in lacking.items() if reason]
     fitting = [name for name in names if not lacking[name]]
     if not fitting:
-        return Choice(names[0], None, "", f"it has no code for this machine: {'; '.join(others)}")
+        return VariantChoice(
+            names[0], None, "", f"it has no code for this machine: {'; '.join(others)}"
+        )
     reason, sign = "of the code for CPUs it uses most features that this one has", 1
     if not tells_features():
         reason, sign = "of the code for CPUs it needs fewest features, which this system hides", -1
     best = max(fitting, key=lambda name: (sign * len(variants[name].features), name == PROCESSOR))
-    return Choice(best, None, "; ".join([reason, *others]))
+    return VariantChoice(best, None, "; ".join([reason, *others]))
 
 
 def _is_for_processor(name: str) -> bool:
@@ -101,7 +103,7 @@ def _rank(target: str, variant: Any, capability: Capability) -> tuple[Any, str, 
 
 def _without_gpu(
     variants: Mapping[str, Any], target: str | None, label: str, reason: str
-) -> Choice:
+) -> VariantChoice:
     if target is None and any(map(_is_for_processor, variants)):
         chosen = choose_processor(variants)
         return chosen._replace(
@@ -118,7 +120,7 @@ def simulated(
     target: str | None,
     label: str,
     make: Callable[[str], Driver],
-) -> Choice:
+) -> VariantChoice:
     """The variant that is asked for, or the newest one for a GPU, on a simulated device."""
     names = [name for name in variants if family(name) == FAMILY]
     if target is not None and target != FAMILY:
@@ -129,4 +131,4 @@ def simulated(
             f"{label}: it holds no code for a GPU, so there is nothing to simulate; {ADD_CODE}"
         )
     name = max(found)[1]
-    return Choice(name, make(name), "it is simulated, as asked")
+    return VariantChoice(name, make(name), "it is simulated, as asked")

@@ -22,17 +22,17 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
-from .cpu_context import ARENA_END, WORDS, Block, Blocks, CpuContext
+from .cpu_context import ARENA_END, WORDS, CallMemory, ContextWords, CpuContext
 from .cpu_steps import PARALLEL, STEP_WORDS, TILES, StepRows
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
 from .processors import this_processor
 from .work import OpenWork, too_small
-from .workers import Pool, pool_of
+from .workers import WorkerPool, pool_of
 
 if TYPE_CHECKING:
     from ..bundle import Variant
-    from ..distributed.walker import Walker
+    from ..distributed.walker import PlanWalker
 
 _from_buffer = ctypes.c_char.from_buffer
 _addressof = ctypes.addressof
@@ -43,7 +43,7 @@ def _address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-class Event(NamedTuple):
+class CpuEvent(NamedTuple):
     """One worker's share of one executed step: when it began, in microseconds from the call's
     start, and for how long it worked on it."""
 
@@ -152,10 +152,10 @@ class CpuVariant:
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
         self.context_bytes = _context_of(plan, self.threads)
         # Contexts of all sizes take turns in the same memory, as much as any plan needs.
-        self.blocks: Blocks | None = None
+        self.blocks: CallMemory | None = None
         if beside:
             room = max(_context_of(one, workers_of(one, threads)) for one in beside)
-            blocks: Blocks = shared.setdefault("blocks", Blocks())
+            blocks: CallMemory = shared.setdefault("blocks", CallMemory())
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
         self._weights = dict(weights)
@@ -216,7 +216,7 @@ class CpuVariant:
         offsets = [buffer.offset for buffer in plan.buffers]
         self.own = self.at(self.sizes, offsets, plan.memory.arena_bytes)
 
-    def _block(self, block: np.ndarray, rows: StepRows) -> Block:
+    def _block(self, block: np.ndarray, rows: StepRows) -> ContextWords:
         """The words of a context with what calls decide of them: to some a number is added of
         `CpuSized.values`, which begin with 0 and go on with the values of formulas, offsets of
         buffers, the arena's end, and which kinds of steps are worth several workers."""
@@ -235,7 +235,7 @@ class CpuVariant:
         arena = np.array([ARENA_END, *(first_slot + slot for slot in rows.in_arena)])
         added[arena] = [end, *(offset + number for number in rows.in_arena.values())]
         inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in rows.tables)])
-        return Block(block, added, inside, arena)
+        return ContextWords(block, added, inside, arena)
 
     @property
     def steps(self) -> np.ndarray:
@@ -271,19 +271,19 @@ class CpuVariant:
             return buffer.place, array.ctypes.data
         raise malformed(f"a buffer has the place {buffer.place}")
 
-    def pool(self) -> Pool:
+    def pool(self) -> WorkerPool:
         """The workers that serve it."""
         major = self.plan.format_version.partition(".")[0]
         return pool_of(major, self.pin, self.threads, self.image, self.worker_entry)
 
     @functools.cached_property
-    def walker(self) -> Walker | None:  # pyright: ignore[reportRedeclaration]
+    def walker(self) -> PlanWalker | None:  # pyright: ignore[reportRedeclaration]
         """Who walks the plan where several processes run it; UserError where they do not."""
         if not self.plan.processes:
             return None
-        from ..distributed.walker import Walker
+        from ..distributed.walker import PlanWalker
 
-        return Walker(self.plan, self.steps, self.facts, self.comm_timeout)
+        return PlanWalker(self.plan, self.steps, self.facts, self.comm_timeout)
 
     def received(self) -> dict[str, int]:
         """Bytes that other processes have sent to this one so far, by operation."""
@@ -311,7 +311,7 @@ def _context_of(plan: plan_pb2.Plan, workers: int) -> int:
 class CpuSized:
     """A variant at the sizes of some calls, which have contexts in common with those of all others.
 
-    values: as of `Block`; threads, context_bytes: as of `CpuVariant`.
+    values: as of `ContextWords`; threads, context_bytes: as of `CpuVariant`.
     """
 
     __slots__ = ("arena_bytes", "threads", "values", "variant")
@@ -341,7 +341,7 @@ class CpuSized:
         inputs: Sequence[np.ndarray],
         outputs: Sequence[np.ndarray],
         profile: bool = False,
-    ) -> list[Event]:
+    ) -> list[CpuEvent]:
         """`run` at these sizes."""
         context.sized = self
         return run(context, inputs, outputs, profile)
@@ -362,7 +362,7 @@ def run(
     inputs: Sequence[np.ndarray],
     outputs: Sequence[np.ndarray],
     profile: bool = False,
-) -> list[Event]:
+) -> list[CpuEvent]:
     """Executes the program: reads `inputs`, fills `outputs` (C-contiguous, of the plan's types).
 
     With `profile`, the events of every worker and step; else an empty list. The caller has checked
@@ -437,7 +437,7 @@ def _execute_natively(context: CpuContext) -> int:
 _TRACE_RECORDS = 1 << 16
 
 
-def _profiled(context: CpuContext) -> list[Event]:
+def _profiled(context: CpuContext) -> list[CpuEvent]:
     variant, threads = context.variant, context.sized.threads
     if variant.walker is not None:
         raise UserError(
@@ -460,7 +460,7 @@ def _profiled(context: CpuContext) -> list[Event]:
     first = min(record[:, 1].min() for record in records if len(record))
     ticks_per_us = max(1, context.traced_ticks) / total_us
     plan = variant.plan
-    events: list[Event] = []
+    events: list[CpuEvent] = []
     for worker, record in enumerate(records):
         last = 0
         for which, start, stop in record.tolist():
@@ -470,5 +470,5 @@ def _profiled(context: CpuContext) -> list[Event]:
                 continue
             last = which
             name = plan.kernels[plan.steps[step].run.kernel].name
-            events.append(Event(step, name, worker, (start - first) / ticks_per_us, duration))
+            events.append(CpuEvent(step, name, worker, (start - first) / ticks_per_us, duration))
     return sorted(events, key=lambda event: event.begin)

@@ -23,7 +23,7 @@ ARENA_END, TRACE, TICKS = 5, 7, 9  # which of them
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 
 
-class Block(NamedTuple):
+class ContextWords(NamedTuple):
     """The words of a context: what is fixed of each, and the number, among the values of a call's
     sizes (`CpuSized.values`), of what is added to it. To those `inside` the context's own address
     is added, to those `in_arena` that of the arena."""
@@ -34,7 +34,7 @@ class Block(NamedTuple):
     in_arena: Array
 
 
-class Blocks:
+class CallMemory:
     """Memory of calls, each block of `size` bytes, as many as any size needs of any entry point; no
     call is in those of `free`."""
 

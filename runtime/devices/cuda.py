@@ -19,7 +19,7 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.types import element_type
 from .architectures import target_for
-from .driver import Box, Bytes, Code, Limits, OutOfMemory, Start
+from .driver import Bytes, Code, LaunchConfiguration, Limits, OutOfMemory, TensorMapBox
 
 OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
 _LOG = 1 << 16
@@ -296,7 +296,7 @@ class CudaDriver:
     def unload(self, module: int) -> None:
         _call("cuModuleUnload", module)
 
-    def entry(self, module: int, start: Start) -> int:
+    def entry(self, module: int, start: LaunchConfiguration) -> int:
         cuda = self._cuda
         error, function = cuda.cuModuleGetFunction(module, start.entry.encode())
         if error != cuda.CUresult.CUDA_SUCCESS:
@@ -327,7 +327,7 @@ class CudaDriver:
                 return None
             sizes.append(int(found[1]))
 
-    def tensor_map(self, box: Box, address: int) -> bytes:
+    def tensor_map(self, box: TensorMapBox, address: int) -> bytes:
         cuda, rank = self._cuda, len(box.dims)
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{box.swizzle}B' if box.swizzle else 'NONE'}"
         block = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
@@ -354,7 +354,7 @@ class CudaDriver:
             )
         return ctypes.string_at(made, _MAP_BYTES)
 
-    def prepare(self, entry: int, start: Start, arguments: Sequence[bytes]) -> Any:
+    def prepare(self, entry: int, start: LaunchConfiguration, arguments: Sequence[bytes]) -> Any:
         cuda, wanted, given = self._cuda, self._parameters.get(entry), [*map(len, arguments)]
         if wanted is not None and wanted != given:
             raise CompilerBug(
@@ -386,7 +386,7 @@ class CudaDriver:
         prepared.config.hStream = stream
         _call("cuLaunchKernelEx", prepared.config, prepared.entry, prepared.pointers, 0)
 
-    def graph(self, launches: Sequence[Any]) -> _Graph:
+    def graph(self, launches: Sequence[Any]) -> _CudaGraph:
         graph = _call("cuGraphCreate", 0)
         nodes: list[Any] = []
         try:
@@ -397,7 +397,7 @@ class CudaDriver:
                 if prepared.config.numAttrs:
                     self._set_cluster(node, prepared.config.attrs[0].value.clusterDim)
                 nodes.append(node)
-            return _Graph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
+            return _CudaGraph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
         except BaseException:
             _call("cuGraphDestroy", graph)
             raise
@@ -425,14 +425,14 @@ class CudaDriver:
         prepared.node.append(made)
         return made
 
-    def rebind(self, graph: _Graph, number: int, prepared: Any) -> None:
+    def rebind(self, graph: _CudaGraph, number: int, prepared: Any) -> None:
         node, parameters = graph.nodes[number], self._parameters_of(prepared)
         _call("cuGraphExecKernelNodeSetParams", graph.executable, node, parameters)
 
-    def replay(self, graph: _Graph, stream: int) -> None:
+    def replay(self, graph: _CudaGraph, stream: int) -> None:
         _call("cuGraphLaunch", graph.executable, stream)
 
-    def destroy_graph(self, graph: _Graph) -> None:
+    def destroy_graph(self, graph: _CudaGraph) -> None:
         _call("cuGraphExecDestroy", graph.executable)
         _call("cuGraphDestroy", graph.graph)
 
@@ -448,7 +448,7 @@ class _Prepared(NamedTuple):
     node: list[Any]
 
 
-class _Graph(NamedTuple):
+class _CudaGraph(NamedTuple):
     """A graph that can be started, and what it was made of: its nodes name what is changed."""
 
     graph: Any

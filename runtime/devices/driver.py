@@ -46,7 +46,7 @@ class Code(NamedTuple):
         return f"{'PTX' if self.is_ptx else 'the cubin'} for {self.architecture}"
 
 
-class Start(NamedTuple):
+class LaunchConfiguration(NamedTuple):
     """How an entry is started: extents x, y, z of blocks, threads and a cluster's blocks."""
 
     entry: str
@@ -56,7 +56,7 @@ class Start(NamedTuple):
     shared_bytes: int
 
 
-class Box(NamedTuple):
+class TensorMapBox(NamedTuple):
     """A tensor map but for its address; see specs/plan.proto, `LaunchTensorMap`."""
 
     element: str
@@ -67,7 +67,7 @@ class Box(NamedTuple):
     steps: tuple[int, ...] = ()
 
 
-class Window(NamedTuple):
+class LaunchArray(NamedTuple):
     """An array that a launch may touch: `name` says whose it is; `itemsize` in bytes."""
 
     address: int
@@ -176,15 +176,15 @@ class Driver(Protocol):
 
     def unload(self, module: Any) -> None: ...
 
-    def entry(self, module: Any, start: Start) -> Any:
+    def entry(self, module: Any, start: LaunchConfiguration) -> Any:
         """An entry of a module that can be started so; UserError where there is none."""
         ...
 
-    def tensor_map(self, box: Box, address: int) -> bytes:
+    def tensor_map(self, box: TensorMapBox, address: int) -> bytes:
         """The 128 bytes of a tensor map over memory at this address."""
         ...
 
-    def prepare(self, entry: Any, start: Start, arguments: Sequence[bytes]) -> Any:
+    def prepare(self, entry: Any, start: LaunchConfiguration, arguments: Sequence[bytes]) -> Any:
         """A start of an entry with the bytes of each of its parameters."""
         ...
 
@@ -213,7 +213,7 @@ class Simulator(Driver, Protocol):
         """Memory of the device as the host sees it."""
         ...
 
-    def simulate(self, prepared: Any, windows: Sequence[Window], count: bool) -> Counted:
+    def simulate(self, prepared: Any, windows: Sequence[LaunchArray], count: bool) -> Counted:
         """Run it, which may touch the `windows` alone; UserError for a fault, whose `source` is the
         line of source that it is in, or ""."""
         ...

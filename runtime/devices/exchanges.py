@@ -12,8 +12,8 @@ from ...hlo.messages import Box, Messages, size_of
 from ...specs.generated import plan_pb2
 from ..distributed.library import Collective
 from ..distributed.transfers import messages_of, place_of
-from .driver import Start
-from .gpu_steps import Array, Parameter, Started, Where, Work
+from .driver import LaunchConfiguration
+from .gpu_steps import Array, KernelStep, Parameter, Started, Where
 from .limits import malformed
 
 _THREADS = 256
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 
 class Communicate(NamedTuple):
     """Sends and receives all of them at once. operation: as counters name it; what: with its line,
-    as errors do; dead: as of `Work`."""
+    as errors do; dead: as of `KernelStep`."""
 
     operation: str
     what: str
@@ -68,7 +68,7 @@ class Collect(NamedTuple):
         return iter((self.operand.base, self.result.base))
 
 
-class Tensor(NamedTuple):
+class DeviceTensor(NamedTuple):
     """A dense row-major tensor in device memory; strides in elements."""
 
     where: Where
@@ -88,7 +88,7 @@ def exchange_steps(
     result: tuple[Where, int],
     scratch: tuple[Where, int] | None,
     dead: Dead,
-) -> list[Work | Communicate]:
+) -> list[KernelStep | Communicate]:
     """What process number `rank` does in an exchange. operand, result, scratch: where they lie, and
     how many bytes are there; UserError for a malformed step."""
     width = step.element_bytes
@@ -96,8 +96,8 @@ def exchange_steps(
         raise malformed(f"an exchange has elements of {width} bytes")
     if not step.copy:
         raise malformed("an exchange of GPUs has no entry that copies boxes")
-    given = Tensor(operand[0], tuple(step.operand_dims))
-    made = Tensor(result[0], tuple(step.result_dims))
+    given = DeviceTensor(operand[0], tuple(step.operand_dims))
+    made = DeviceTensor(result[0], tuple(step.result_dims))
     for tensor, (_, room) in ((given, operand), (made, result)):
         if math.prod(tensor.dims) * width > room:
             raise malformed("a tensor of an exchange lies outside its buffer")
@@ -114,13 +114,13 @@ def exchange_steps(
     if scratch is not None:
         arrays.append(_array(scratch, "the messages"))
 
-    def work(launches: list[Started], verb: str) -> Work:
-        return Work(
+    def work(launches: list[Started], verb: str) -> KernelStep:
+        return KernelStep(
             f"{operation} ({verb})", line.removesuffix(": "), tuple(launches), (), tuple(arrays),
             place, 0, copies=True,
         )  # fmt: skip
 
-    found: list[Work | Communicate] = []
+    found: list[KernelStep | Communicate] = []
     if before:
         found.append(work(before, "packs"))
     if outgoing or incoming:
@@ -138,7 +138,7 @@ class _Packing:
     scratch at `place`, one message behind the other, or from there."""
 
     def __init__(
-        self, copies: _Copies, given: Tensor, made: Tensor, place: Where, alignment: int
+        self, copies: _Copies, given: DeviceTensor, made: DeviceTensor, place: Where, alignment: int
     ) -> None:
         self.copies, self.width = copies, copies.width
         self.given, self.made = given, made
@@ -178,12 +178,12 @@ class _Packing:
             incoming.append(Message(peer, where, size_of(boxes) * self.width))
         return started, incoming
 
-    def _staged(self, boxes: Sequence[Box]) -> tuple[Where, list[Tensor]]:
+    def _staged(self, boxes: Sequence[Box]) -> tuple[Where, list[DeviceTensor]]:
         """Where a message lies in the scratch, and each of its boxes."""
-        where, parts = Where(self.place.base, self.end), list[Tensor]()
+        where, parts = Where(self.place.base, self.end), list[DeviceTensor]()
         begin = self.end
         for box in boxes:
-            parts.append(Tensor(Where(self.place.base, begin), box.sizes))
+            parts.append(DeviceTensor(Where(self.place.base, begin), box.sizes))
             begin += box.elements * self.width
         self.end += -(-size_of(boxes) * self.width // self.alignment) * self.alignment
         return where, parts
@@ -201,7 +201,7 @@ def collective_step(
     return Collect(Collective(plan, step, rank), operand, result, dead)
 
 
-def _at(tensor: Tensor, start: Sequence[int], width: int) -> Where:
+def _at(tensor: DeviceTensor, start: Sequence[int], width: int) -> Where:
     offset = sum(s * n for s, n in zip(start, tensor.strides, strict=False)) * width
     return Where(tensor.where.base, tensor.where.offset + offset)
 
@@ -219,9 +219,9 @@ class _Copies:
 
     def started(
         self,
-        target: Tensor,
+        target: DeviceTensor,
         to: Sequence[int],
-        source: Tensor | None,
+        source: DeviceTensor | None,
         begin: Sequence[int],
         sizes: Sequence[int],
     ) -> list[Started]:
@@ -274,7 +274,9 @@ class _Copies:
         sizes = [*(n for n, *_ in outer), row // word]
         strides = [t // word for _, t, _ in outer] + [s // word for _, _, s in outer]
         blocks = min(_MOST_BLOCKS, -(-math.prod(sizes) // _THREADS))
-        start = Start(f"{self.prefix}{word}", (blocks, 1, 1), (_THREADS, 1, 1), (1, 1, 1), 0)
+        start = LaunchConfiguration(
+            f"{self.prefix}{word}", (blocks, 1, 1), (_THREADS, 1, 1), (1, 1, 1), 0
+        )
         parameters: list[Parameter] = [target, bytes(8) if source is None else source]
         parameters += [struct.pack("<I", n) for n in sizes]
         parameters += [struct.pack("<q", stride) for stride in strides]

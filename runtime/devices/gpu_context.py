@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
-from .arrays import DeviceArray, View, memory_of
-from .driver import Counted, Counters, Simulator, Window, is_simulator
-from .gpu_steps import Choose, Jump, Mapped, Parameter, Started, Work
+from .arrays import DeviceArray, DeviceView, memory_of
+from .driver import Counted, Counters, LaunchArray, Simulator, is_simulator
+from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
-from .resources import Memory, Moment, Stream, order
+from .resources import DeviceMemory, Moment, Stream, order
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ _KEPT = 64  # sets of addresses that a launch keeps its parameters for
 _NUMBERS = itertools.count()  # of contexts
 
 Array = np.ndarray[Any, Any]
-Argument = Array | View
+Argument = Array | DeviceView
 
 
-class Event(NamedTuple):
+class GpuEvent(NamedTuple):
     """One executed step: when it began, in microseconds from the first, for how long it ran, and
     what a simulator counted, in all and by line of source."""
 
@@ -102,7 +102,7 @@ class NvidiaContext:
         fixed = (WEIGHTS,) if shared else (ARENA, SCRATCH, WEIGHTS)
         self._cells = [
             [_Cell(launch, self._encode, fixed) for launch in step.launches]
-            if isinstance(step, Work)
+            if isinstance(step, KernelStep)
             else []
             for step in program.steps
         ]
@@ -135,7 +135,7 @@ class NvidiaContext:
 
     def run(
         self, inputs: Sequence[Argument], outputs: Sequence[Array], profile: bool
-    ) -> list[Event]:
+    ) -> list[GpuEvent]:
         """Reads the inputs and fills the outputs, which are the host's."""
         addresses = self._upload(inputs, wait=False)
         first = CALL + len(inputs)
@@ -180,10 +180,10 @@ class NvidiaContext:
             base = program.results[number].base
             argument = self.variant.replaces.get(number, base - CALL if base < first else -1)
             given = inputs[argument] if argument >= 0 else None
-            if isinstance(given, View) and given.given:
+            if isinstance(given, DeviceView) and given.given:
                 memory = given
             else:
-                memory = Memory(self.stream, self._room(program.outputs[number]))
+                memory = DeviceMemory(self.stream, self._room(program.outputs[number]))
             results.append(DeviceArray(memory, shape, dtype))
             addresses.append(memory.address)
         bases = self._bases(addresses)
@@ -227,7 +227,7 @@ class NvidiaContext:
         for base, value in enumerate(inputs, CALL):
             if base not in self.variant.used:
                 addresses.append(0)
-            elif isinstance(value, View):
+            elif isinstance(value, DeviceView):
                 if not borrowed:
                     borrowed = True
                     order(driver, self.opened.arrivals.handle, stream)
@@ -276,9 +276,9 @@ class NvidiaContext:
             pending.popleft()
         foreign = []
         for view in inputs:
-            if isinstance(view, View):
+            if isinstance(view, DeviceView):
                 memory = memory_of(view)
-                if isinstance(memory, Memory):
+                if isinstance(memory, DeviceMemory):
                     memory.read_by(self.stream)
                 else:
                     foreign.append(memory)
@@ -287,7 +287,7 @@ class NvidiaContext:
 
     # Steps.
 
-    def _execute(self, bases: list[int], profile: bool) -> list[Event]:
+    def _execute(self, bases: list[int], profile: bool) -> list[GpuEvent]:
         """Walk the steps; returns when all is on the stream, or, with `profile`, done."""
         steps, driver = self.variant.program.steps, self.driver
         if driver.simulated:
@@ -300,7 +300,7 @@ class NvidiaContext:
                 position = step.targets[self._read(bases, step)]
             elif isinstance(step, Jump):
                 position = step.target
-            elif not isinstance(step, Work):
+            elif not isinstance(step, KernelStep):
                 self._communicate(bases, step)
                 position += 1
             else:
@@ -329,7 +329,7 @@ class NvidiaContext:
         """One step by itself: its number, the events around it and what was counted."""
         driver, stream = self.driver, self.stream.handle
         step = self.variant.program.steps[at]
-        assert isinstance(step, Work)
+        assert isinstance(step, KernelStep)
         if driver.simulated and step.scratch_bytes:
             driver.fill(bases[step.scratch.base] + step.scratch.offset, step.scratch_bytes, stream)
         counted, launches = Counted({}, {}), [cell.at(bases) for cell in self._cells[at]]
@@ -346,7 +346,12 @@ class NvidiaContext:
         return at, begin, end, counted
 
     def _simulate(
-        self, driver: Simulator, step: Work, launches: Sequence[Any], bases: list[int], count: bool
+        self,
+        driver: Simulator,
+        step: KernelStep,
+        launches: Sequence[Any],
+        bases: list[int],
+        count: bool,
     ) -> Counted:
         """Runs a step's launches; UserError for a fault, which begins with the line that it is in
         and names the line that the kernel is for."""
@@ -366,17 +371,19 @@ class NvidiaContext:
             raise UserError(f"{place}kernel {step.kernel}{called}: {error}") from error
         return Counted(counters, lines)
 
-    def _windows(self, bases: list[int], step: Work) -> list[Window]:
+    def _windows(self, bases: list[int], step: KernelStep) -> list[LaunchArray]:
         """What a step's kernel may touch."""
         found = [
-            Window(bases[one.where.base] + one.where.offset, self._room(one.nbytes), *one[2:])
+            LaunchArray(bases[one.where.base] + one.where.offset, self._room(one.nbytes), *one[2:])
             for one in step.arrays
             if self._room(one.nbytes)
         ]
         if step.scratch_bytes:
             kind = f"{step.scratch_bytes} bytes"
             place = bases[step.scratch.base] + step.scratch.offset
-            found.append(Window(place, step.scratch_bytes, "the kernel's scratch", kind, (), 0))
+            found.append(
+                LaunchArray(place, step.scratch_bytes, "the kernel's scratch", kind, (), 0)
+            )
         return found
 
     def _encode(self, launch: Started, bases: Sequence[int]) -> Any:
@@ -416,16 +423,16 @@ class NvidiaContext:
             if size and base in self.variant.used:
                 self.driver.fill(bases[base], size, self.stream.handle)
 
-    def _events(self, marks: list[tuple[int, Any, Any, Counted]]) -> list[Event]:
+    def _events(self, marks: list[tuple[int, Any, Any, Counted]]) -> list[GpuEvent]:
         driver, found = self.driver, []
         self._synchronize(self.stream.handle)
         for at, begin, end, counted in marks:
             since = driver.elapsed(marks[0][1], begin)
             took = driver.elapsed(begin, end)
             step = self.variant.program.steps[at]
-            assert isinstance(step, Work)
+            assert isinstance(step, KernelStep)
             if not step.copies:
-                found.append(Event(step.step, step.kernel, 0, since, took, *counted))
+                found.append(GpuEvent(step.step, step.kernel, 0, since, took, *counted))
         for _, begin, end, _ in marks:
             driver.destroy_event(begin)
             driver.destroy_event(end)

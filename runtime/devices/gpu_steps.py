@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .driver import Box, Start
+from .driver import LaunchConfiguration, TensorMapBox
 
 
 class Where(NamedTuple):
@@ -17,7 +17,7 @@ class Where(NamedTuple):
 class Mapped(NamedTuple):
     """A tensor map as a launch's argument."""
 
-    box: Box
+    box: TensorMapBox
     where: Where
 
 
@@ -27,11 +27,11 @@ Parameter = bytes | Where | Mapped
 class Started(NamedTuple):
     """One launch of a step."""
 
-    start: Start
+    start: LaunchConfiguration
     parameters: tuple[Parameter, ...]
     persistent: bool = False
 
-    def on(self, multiprocessors: int) -> Start:
+    def on(self, multiprocessors: int) -> LaunchConfiguration:
         """How it starts on a device with so many multiprocessors (0: unknown)."""
         (blocks, *others), cluster = self.start.grid, volume(self.start.cluster)
         most = max(1, multiprocessors // cluster) * cluster
@@ -57,7 +57,7 @@ class Array(NamedTuple):
     itemsize: int
 
 
-class Work(NamedTuple):
+class KernelStep(NamedTuple):
     """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
     (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
     a part of an exchange, and runs no kernel of the plan."""

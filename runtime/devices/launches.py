@@ -13,9 +13,9 @@ from ...hlo.errors import UserError
 from ...hlo.types import element_type
 from ...specs.generated import plan_pb2
 from ..profile import origin_text
-from .driver import Box, Limits, Start
+from .driver import LaunchConfiguration, Limits, TensorMapBox
 from .exchanges import Collect, Communicate, collective_step, exchange_steps
-from .gpu_steps import Array, Choose, Jump, Mapped, Parameter, Started, Where, Work, volume
+from .gpu_steps import Array, Choose, Jump, KernelStep, Mapped, Parameter, Started, Where, volume
 from .limits import check_buffers, malformed
 
 ALIGNMENT = 256  # of whatever a device allocates
@@ -25,10 +25,10 @@ _PARAMETER_BYTES = 32764  # of an entry, in all
 _SWIZZLES = (0, 32, 64, 128)
 
 
-Step = Work | Choose | Jump | Communicate | Collect
+Step = KernelStep | Choose | Jump | Communicate | Collect
 
 
-class Program(NamedTuple):
+class LaunchProgram(NamedTuple):
     """A plan ready for a driver: `weights`: name -> offset behind WEIGHTS, of all that are given,
     so that plans of the same weights find them in the same places. Exchanges are several steps, so
     that numbers of steps are not the plan's."""
@@ -47,11 +47,11 @@ def decode(
     weights: Mapping[str, np.ndarray],
     rank: int = 0,
     sizes: Sequence[int] = (),
-) -> Program:
+) -> LaunchProgram:
     """The plan's steps, as process number `rank` of several takes them; UserError where it
     contradicts itself or lacks weights. sizes: the values of its formulas."""
     try:
-        return _Reader(plan, weights, rank, sizes).read()
+        return _PlanReader(plan, weights, rank, sizes).read()
     except (IndexError, OverflowError) as error:
         raise malformed(f"it names what it does not hold ({error})") from error
 
@@ -67,10 +67,10 @@ def _moved(step: Step, first: Sequence[int]) -> Step:
     return step._replace(target=first[step.target]) if isinstance(step, Jump) else step
 
 
-def check_device(program: Program, limits: Limits, device: str) -> None:
+def check_device(program: LaunchProgram, limits: Limits, device: str) -> None:
     """UserError where a launch asks for more than the device has."""
     for step in program.steps:
-        if not isinstance(step, Work):
+        if not isinstance(step, KernelStep):
             continue
         for start, *_ in step.launches:
             if start.shared_bytes > limits.shared_bytes:
@@ -85,7 +85,7 @@ def check_device(program: Program, limits: Limits, device: str) -> None:
                 )
 
 
-class _Reader:
+class _PlanReader:
     """Decodes one plan."""
 
     def __init__(
@@ -99,7 +99,7 @@ class _Reader:
         self.weights: dict[str, int] = {}
         self.weight_bytes = 0
 
-    def read(self) -> Program:
+    def read(self) -> LaunchProgram:
         plan = self.plan
         check_buffers(plan)
         for name, array in self.given.items():
@@ -110,8 +110,8 @@ class _Reader:
         pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
         first = list(accumulate(map(len, pieces), initial=0))
         steps = tuple(_moved(step, first) for piece in pieces for step in piece)
-        works = [step for step in steps if isinstance(step, Work)]
-        return Program(
+        works = [step for step in steps if isinstance(step, KernelStep)]
+        return LaunchProgram(
             steps,
             self.weights,
             self.weight_bytes,
@@ -179,7 +179,9 @@ class _Reader:
                 )
             )
             return [
-                Work(kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index)
+                KernelStep(
+                    kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index
+                )
             ]
         if action in ("exchange", "collective"):
             return self.communication(step, tuple(dead.get(index, ())))
@@ -259,7 +261,7 @@ class _Given(NamedTuple):
 
 def _launch(launch: plan_pb2.Launch, given: _Given) -> Started:
     kernel, grid = given.kernel, given.all_sizes(launch.grid_formulas, launch.grid)
-    start = Start(
+    start = LaunchConfiguration(
         launch.entry,
         _extent(grid),
         _extent(launch.block),
@@ -304,7 +306,7 @@ def _memory(memory: plan_pb2.LaunchMemory, given: _Given) -> tuple[Where, int]:
 def _tensor_map(message: plan_pb2.LaunchTensorMap, given: _Given) -> Mapped:
     kernel = given.kernel
     where, room = _memory(message.memory, given)
-    box = Box(
+    box = TensorMapBox(
         message.element_type,
         given.all_sizes(message.dim_formulas, message.dims),
         given.all_sizes(message.stride_formulas, message.strides),

@@ -22,12 +22,12 @@ from ..distributed.started import own_rank
 from ..distributed.together import Together
 from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
-from .arrays import DeviceArray, View, borrow
+from .arrays import DeviceArray, DeviceView, borrow
 from .driver import Code, Driver, OutOfMemory
-from .gpu_context import Argument, Array, Event, NvidiaContext
-from .gpu_steps import Choose, Jump, Work
-from .launches import Program, Step, aligned, check_device, decode
-from .resources import Memory, Stream, finally_do
+from .gpu_context import Argument, Array, GpuEvent, NvidiaContext
+from .gpu_steps import Choose, Jump, KernelStep
+from .launches import LaunchProgram, Step, aligned, check_device, decode
+from .resources import DeviceMemory, Stream, finally_do
 from .workspace import Workspaces
 
 
@@ -115,7 +115,7 @@ class NvidiaVariant:
         except OutOfMemory as error:
             raise self.too_large(error) from None
 
-    def borrow(self, value: Any) -> View:
+    def borrow(self, value: Any) -> DeviceView:
         """The memory of an array on the device; ValueError says why it cannot be taken."""
         opened = self.open()
         with opened.driver:
@@ -162,14 +162,14 @@ class Loaded:
     """Code and weights on a device, for all plans of one image and of the same weights."""
 
     def __init__(
-        self, driver: Driver, code: Code, program: Program, weights: Mapping[str, Array]
+        self, driver: Driver, code: Code, program: LaunchProgram, weights: Mapping[str, Array]
     ) -> None:
         self.driver, self.code = driver, code
         self.arrivals = Stream(driver)  # what other libraries' arrays are waited for on
         self.users: list[Stream] = []  # of contexts: what may still run its kernels
-        self.weights: Memory | None = None
+        self.weights: DeviceMemory | None = None
         if program.weight_bytes:
-            self.weights = Memory(self.arrivals, program.weight_bytes)
+            self.weights = DeviceMemory(self.arrivals, program.weight_bytes)
             for name, offset in program.weights.items():
                 if weights[name].nbytes:
                     address = self.weights.address + offset
@@ -212,7 +212,7 @@ def _unload(driver: Driver, module: Any, users: Sequence[Stream]) -> None:
 
 def run(
     context: NvidiaContext, inputs: Sequence[Argument], outputs: Sequence[Array], profile: bool
-) -> list[Event]:
+) -> list[GpuEvent]:
     """`NvidiaContext.run`, where memory that is lacking is the user's to know."""
     try:
         with context.driver:
@@ -242,16 +242,16 @@ def run_on_device(
 
 
 def _starts(step: Any) -> list[Any]:
-    return [launch.start for launch in step.launches] if isinstance(step, Work) else []
+    return [launch.start for launch in step.launches] if isinstance(step, KernelStep) else []
 
 
 def _bases(step: Step) -> Iterator[int]:
     """Every base that a step's memory lies behind."""
     if isinstance(step, Choose):
         yield step.where.base
-    elif not isinstance(step, Jump | Work):
+    elif not isinstance(step, Jump | KernelStep):
         yield from step.bases
-    for launch in step.launches if isinstance(step, Work) else ():
+    for launch in step.launches if isinstance(step, KernelStep) else ():
         yield from launch.bases
 
 
@@ -259,7 +259,7 @@ def _stretches(steps: Sequence[Step]) -> list[int]:
     """For each step, where the steps end that run kernels from it on without a branch."""
     ends = [len(steps)] * len(steps)
     for at in reversed(range(len(steps))):
-        if not isinstance(steps[at], Work):
+        if not isinstance(steps[at], KernelStep):
             ends[at] = at
         elif at + 1 < len(steps):
             ends[at] = ends[at + 1]

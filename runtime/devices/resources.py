@@ -18,7 +18,7 @@ class Stream:
         finally_do(self, driver, driver.destroy_stream, self.handle)
 
 
-class Memory:
+class DeviceMemory:
     """Memory of a device, from when the stream's earlier work is done until its later work is;
     OutOfMemory."""
 

@@ -15,7 +15,7 @@ from ...workers import call_loses, step_pays, step_saves
 LOOP_TRIPS = 64  # what a loop of unknown length counts for
 
 
-class _Kind(NamedTuple):
+class _StepKind(NamedTuple):
     """Steps that do the same: operations for each byte of arguments, bytes of
     weights and of other arguments of fixed sizes, and how often each size counts."""
 
@@ -30,7 +30,7 @@ class OpenWork:
     table, those of each kind of steps."""
 
     def __init__(self, plan: plan_pb2.Plan) -> None:
-        kinds: dict[_Kind, list[int]] = {}
+        kinds: dict[_StepKind, list[int]] = {}
         counts = loop_weights(plan)
         meetings = 0.0
         for row, step in enumerate(plan.steps):
@@ -51,7 +51,7 @@ class OpenWork:
                 else:
                     fixed += buffer.bytes
             moved = max(run.bytes - weights, 1.0)
-            kind = _Kind(run.flops / moved, weights, fixed, tuple(sorted(sizes.items())))
+            kind = _StepKind(run.flops / moved, weights, fixed, tuple(sorted(sizes.items())))
             kinds.setdefault(kind, []).append(row)
         self.rows = tuple(kinds.values())
         self._kinds = [(kind, sum(counts[row] for row in rows)) for kind, rows in kinds.items()]

@@ -24,7 +24,7 @@ _LINES = 12  # of the pool, before the workers' mailboxes
 _SYSTEM_WORD = 24  # of the pool: libc's function, futex number
 
 
-class Pool:
+class WorkerPool:
     """`size` workers with the caller, who is worker 0; `lock` is held by who uses them.
 
     image: mapped code, whose function at `entry` the workers run. pinned: each on a core of its
@@ -66,8 +66,8 @@ def _system_wait() -> tuple[int, int]:
 
 
 # By plan format version, which fixes the workers' protocol, and whether they are pinned.
-_pools: dict[tuple[str, bool], Pool] = {}
-_retired: list[Pool] = []  # every pool ever made: its workers still read its memory
+_pools: dict[tuple[str, bool], WorkerPool] = {}
+_retired: list[WorkerPool] = []  # every pool ever made: its workers still read its memory
 _lock = threading.Lock()
 
 
@@ -82,7 +82,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def pool_of(version: str, pinned: bool, size: int, image: Pages, entry: int) -> Pool:
+def pool_of(version: str, pinned: bool, size: int, image: Pages, entry: int) -> WorkerPool:
     """The pool of at least `size` workers that serves such programs; made, or made anew and larger,
     at first need, with the worker code of `image`."""
     key = version, pinned
@@ -92,6 +92,6 @@ def pool_of(version: str, pinned: bool, size: int, image: Pages, entry: int) -> 
             pool = _pools.get(key)
             if pool is None or pool.size < size:
                 # The workers of a smaller pool stay asleep; nothing refers to them any more.
-                pool = _pools[key] = Pool(image, entry, size, pinned)
+                pool = _pools[key] = WorkerPool(image, entry, size, pinned)
                 _retired.append(pool)
     return pool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .driver import Driver
-from .resources import Memory, Moment, Stream, finally_do
+from .resources import DeviceMemory, Moment, Stream, finally_do
 
 if TYPE_CHECKING:
     from .nvidia import Opened
@@ -32,8 +32,8 @@ class Workspace:
         self.driver = opened.driver
         self.stream = Stream(self.driver)
         opened.add_user(self.stream)
-        self.memory = Memory(self.stream, size)
-        self.arguments: dict[int, Memory] = {}
+        self.memory = DeviceMemory(self.stream, size)
+        self.arguments: dict[int, DeviceMemory] = {}
         self._staging: _HostMemory | None = None
         self.uploaded: Moment | None = None
         self.pending: deque[tuple[Moment, list[Any]]] = deque()
@@ -43,7 +43,7 @@ class Workspace:
         """The address of memory for an argument or a result, of at least so many bytes."""
         found = self.arguments.get(base)
         if found is None or found.size < size:
-            found = self.arguments[base] = Memory(self.stream, size)
+            found = self.arguments[base] = DeviceMemory(self.stream, size)
         return found.address
 
     def staged(self, size: int) -> Array:
@@ -82,7 +82,7 @@ class Workspaces:
         except IndexError:
             return Workspace(opened, self.most)
         if found.memory.size < self.most:
-            found.memory = Memory(found.stream, self.most)
+            found.memory = DeviceMemory(found.stream, self.most)
         return found
 
 
@@ -95,7 +95,7 @@ class Stretch:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
-        self.graphs: OrderedDict[tuple[int, ...], _Graph] = OrderedDict()
+        self.graphs: OrderedDict[tuple[int, ...], _StretchGraph] = OrderedDict()
         self.begun = False
 
     def start(
@@ -116,7 +116,7 @@ class Stretch:
             return
         again = key in self.seen
         if not self.graphs or again and len(self.graphs) < _GRAPHS:
-            graph = _Graph(driver, launches)
+            graph = _StretchGraph(driver, launches)
         else:
             graph = self.graphs.popitem(last=False)[1]
             graph.rebind(launches)
@@ -127,7 +127,7 @@ class Stretch:
         driver.replay(graph.handle, stream)
 
 
-class _Graph:
+class _StretchGraph:
     """A stretch as the driver's graph; `launches`: what it holds now."""
 
     def __init__(self, driver: Driver, launches: list[Any]) -> None:

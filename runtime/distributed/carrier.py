@@ -11,7 +11,7 @@ import numpy as np
 from ...hlo.errors import UserError
 from ..devices.driver import Driver
 from ..devices.waiting import Waiting
-from .communicator import Communicator, Part, SimulatedCommunicator
+from .communicator import Communicator, PeerBuffer, SimulatedCommunicator
 from .nccl import Nccl
 from .world import Message, Processes, World, mpi_world, processes
 
@@ -60,9 +60,9 @@ def exchange_by(
         stream = driver.create_stream()
         memory: list[int] = []
 
-        def parts(messages: Sequence[Message]) -> list[Part]:
+        def parts(messages: Sequence[Message]) -> list[PeerBuffer]:
             found = [
-                Part(peer, driver.allocate(array.nbytes, stream), array.nbytes)
+                PeerBuffer(peer, driver.allocate(array.nbytes, stream), array.nbytes)
                 for peer, array in messages
                 if array.nbytes
             ]

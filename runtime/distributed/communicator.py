@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class Part(NamedTuple):
+class PeerBuffer(NamedTuple):
     """Device memory that goes to another process, or comes from it."""
 
     peer: int
@@ -41,8 +41,8 @@ class Communicator(Protocol):
 
     def exchange(
         self,
-        outgoing: Sequence[Part],
-        incoming: Sequence[Part],
+        outgoing: Sequence[PeerBuffer],
+        incoming: Sequence[PeerBuffer],
         stream: Any,
         what: str,
         seconds: float,
@@ -80,8 +80,8 @@ class SimulatedCommunicator:
 
     def exchange(
         self,
-        outgoing: Sequence[Part],
-        incoming: Sequence[Part],
+        outgoing: Sequence[PeerBuffer],
+        incoming: Sequence[PeerBuffer],
         stream: Any,
         what: str,
         seconds: float,

@@ -23,7 +23,7 @@ _RANKED = re.compile(r"(.*)@(\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Layout:
+class MeshLayout:
     """A mesh, and how arguments and results lie on it, in the order of the signature.
 
     weights: name in the plan -> (name in the bundle, how it lies), of those that are cut.
@@ -111,7 +111,7 @@ class Layout:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Layout:
+    def from_json(data: Mapping[str, Any]) -> MeshLayout:
         """Of what `to_json` gives; KeyError, TypeError or UserError for anything else."""
         mesh = parse_mesh(data["mesh"])
         if not mesh.static:
@@ -122,7 +122,7 @@ class Layout:
             sharding.check(mesh, sharding.rank)
             return sharding
 
-        return Layout(
+        return MeshLayout(
             mesh,
             tuple(map(read, data["arguments"])),
             tuple(map(read, data["results"])),
@@ -133,11 +133,11 @@ class Layout:
         )
 
 
-def layout_of(variant: Variant) -> Layout:
+def layout_of(variant: Variant) -> MeshLayout:
     """The layout of a variant for several devices; UserError where it is malformed."""
     assert variant.layout is not None
     try:
-        return Layout.from_json(variant.layout)
+        return MeshLayout.from_json(variant.layout)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"the layout of the bundle's code is malformed: {error}") from error
 
@@ -148,7 +148,7 @@ class BlockLeaf(Leaf):
     __slots__ = ("_layout", "_sharding", "_whole")
 
     def __init__(
-        self, whole: Argument, layout: Layout, sharding: Sharding, overwritten: bool
+        self, whole: Argument, layout: MeshLayout, sharding: Sharding, overwritten: bool
     ) -> None:
         local = sharding.local_dims(layout.mesh, _fixed(whole))
         super().__init__(replace(whole, dims=local), overwritten)
@@ -170,12 +170,12 @@ class BlockLeaf(Leaf):
 class Block(np.ndarray[Any, Any]):
     """This process's block of a result. `sharding`: how the whole, of dims `whole`, lies."""
 
-    _layout: Layout | None = None
+    _layout: MeshLayout | None = None
     sharding: Sharding | None = None
     whole: tuple[int, ...] = ()
 
     @staticmethod
-    def of(array: Array, layout: Layout, sharding: Sharding, whole: Sequence[int]) -> Block:
+    def of(array: Array, layout: MeshLayout, sharding: Sharding, whole: Sequence[int]) -> Block:
         """The array as such a block."""
         block = array.view(Block)
         block._layout, block.sharding, block.whole = layout, sharding, tuple(whole)

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
-from .communicator import Part
+from .communicator import PeerBuffer
 from .world import TIMEOUT, Processes
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Nccl:
 
     def exchange(
         self,
-        outgoing: Sequence[Part],
-        incoming: Sequence[Part],
+        outgoing: Sequence[PeerBuffer],
+        incoming: Sequence[PeerBuffer],
         stream: Any,
         what: str,
         seconds: float,

@@ -12,7 +12,7 @@ from ..devices.exchanges import Collect, Communicate
 from ..devices.launches import Step
 from ..devices.waiting import Waiting
 from .carrier import communicator_of
-from .communicator import Part
+from .communicator import PeerBuffer
 from .started import joined_world
 from .world import comm_timeout
 
@@ -62,7 +62,10 @@ class Together:
             self.received[one.kind] += one.bytes
             return
         outgoing, incoming = (
-            [Part(peer, bases[where.base] + where.offset, size) for peer, where, size in messages]
+            [
+                PeerBuffer(peer, bases[where.base] + where.offset, size)
+                for peer, where, size in messages
+            ]
             for messages in (step.outgoing, step.incoming)
         )
         with waiting.posted(step.what, stream):

@@ -21,7 +21,7 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 _JUMPS = {"jump", "branch_if_false"}  # whose target stands in the fourth word of their row
 
 
-class Walker:
+class PlanWalker:
     """One plan, as this process runs it. `received`: bytes that came from other processes.
 
     Steps are rows of the variant's table (backends/cpu/executor.py); a stretch is a table of its

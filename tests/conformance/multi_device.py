@@ -23,7 +23,7 @@ from .runner import Case
 def run(case: Case) -> list[np.ndarray]:
     """The results of the case's `main`, in order; UserError where girih cannot run it."""
     main = _function(case.document, "main")
-    known: dict[tree.Value, Any] = {}
+    known: dict[tree.TreeValue, Any] = {}
     body = main.regions[0].operations
     plain = [op for op in body[:-1] if op not in case.parallel]
     wanted = [v for op in case.parallel for v in op.operands if v.type != "token"]

@@ -155,9 +155,9 @@ def _check_name(op: tree.Operation) -> str:
 def _returning_checks(function: tree.Operation) -> tuple[tree.Operation, list[Check]]:
     """The function as public `main` that returns what its checks compare, and the checks."""
     operations: list[tree.Operation] = []
-    results: list[tree.Value] = []
+    results: list[tree.TreeValue] = []
     checks: list[Check] = []
-    probes: dict[str, tree.Value] = {}
+    probes: dict[str, tree.TreeValue] = {}
     *body, end = function.regions[0].operations
     for op in body:
         if op.name == "interpreter.probe":
@@ -174,7 +174,7 @@ def _returning_checks(function: tree.Operation) -> tuple[tree.Operation, list[Ch
             pair.append(probes[op.attributes["probe_id"]])
         elif len(pair) == 1:
             value = op.attributes["value"]
-            pair.append(tree.Value(value.type))
+            pair.append(tree.TreeValue(value.type))
             constant = tree.Operation("stablehlo.constant", [], pair[1:], {"value": value})
             operations.append(constant)
         numbers = {

@@ -38,7 +38,7 @@ def _plain(text: str) -> str:
 
 def tree_facts(document: tree.Document) -> list[Facts]:
     """The facts of a tree that a reader filled, in file order."""
-    numbers: dict[tree.Value, int] = {}
+    numbers: dict[tree.TreeValue, int] = {}
     found: list[Facts] = []
 
     def visit(operation: tree.Operation) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from girih.call_sizes import GirihWarning
-from girih.dynamo import _Graph
+from girih.dynamo import _FunctionalGraph
 from girih.hlo.errors import UnsupportedError, UserError
 
 STRICT = {"fallback": False, "cache": "off"}
@@ -31,13 +31,13 @@ def fresh() -> Iterator[None]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is compiled, in order."""
     programs: list[Any] = []
-    plain = _Graph.made
+    plain = _FunctionalGraph.made
 
     def made(self: Any, *args: Any) -> Any:
         programs.append(plain(self, *args))
         return programs[-1]
 
-    monkeypatch.setattr(_Graph, "made", made)
+    monkeypatch.setattr(_FunctionalGraph, "made", made)
     return programs
 
 
@@ -257,8 +257,8 @@ def test_what_girih_cannot_do_at_any_size_is_tried_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[Any] = []
-    plain = _Graph.made
-    monkeypatch.setattr(_Graph, "made", lambda *args: tried.append(args) or plain(*args))
+    plain = _FunctionalGraph.made
+    monkeypatch.setattr(_FunctionalGraph, "made", lambda *args: tried.append(args) or plain(*args))
     options: dict[str, Any] = {"sizes": 2}
 
     def noisy(x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from girih.hlo.build import build_region
 from girih.hlo.graph import Region
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.ops.elementwise import Binary, Unary
-from girih.hlo.ops.functions import Broadcasting, Function, IsInfinite
+from girih.hlo.ops.functions import Broadcasting, IsInfinite, RealFunction
 from girih.hlo.types import (
     C64,
     F32,
@@ -74,7 +74,7 @@ def elementwise_rows() -> Iterator[tuple[str, Call]]:
             yield f"{room.name}.C0", Call([operand] * count)
             if count == 2:
                 yield f"{room.name}.C1", Call([t(2, e=legal), t(3, e=legal)])
-        elif isinstance(room, (Function, IsInfinite)):
+        elif isinstance(room, (RealFunction, IsInfinite)):
             yield f"{room.name}.C0", Call([t(2, e=I32)])
         elif isinstance(room, Broadcasting):
             facts = {"comparison_direction": "LT"} if room.base == "compare" else {}

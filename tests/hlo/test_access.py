@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from girih.hlo.access import Index, Kind, Term, reshaped
+from girih.hlo.access import Index, IndexTerm, IterationKind, reshaped
 from girih.hlo.cases import Example, example
 from girih.hlo.errors import VerifyError
 from girih.hlo.interpret import interpret
@@ -234,7 +234,9 @@ def test_dims_that_tile_together() -> None:
     product = access("dot_general", x, y, **matrix)
     assert [product.aligned(k, d) for k in (0, 1) for d in (0, 1)] == [0, None, None, 1]
     assert product.uses(0, 0) and not product.uses(0, 1) and product.uses(0, 2)
-    assert [i.kind for i in product.inner] == [Kind.REDUCE] and product.inner[0].monoid == "add"
+    assert [i.kind for i in product.inner] == [IterationKind.REDUCE] and product.inner[
+        0
+    ].monoid == "add"
     turned = access("transpose", x, permutation=(1, 0))
     assert (turned.aligned(0, 0), turned.aligned(0, 1)) == (1, 0)
     assert access("reverse", x, dimensions=(1,)).aligned(0, 1) is None
@@ -250,7 +252,7 @@ def test_reshapes_mix_no_more_dims_than_they_must() -> None:
     assert same((2, 3, 4), (2, 12)) == [0, None, None]
     assert same((2, 3, 20), (2, 3, 4, 5)) == [0, 1, None]
     assert same((5, 1, 7), (5, 7)) == [0, None, 1]
-    assert reshaped((2, 6), (4, 3))[0] == Index((Term(0),), divisor=2)
+    assert reshaped((2, 6), (4, 3))[0] == Index((IndexTerm(0),), divisor=2)
     assert same((2, 0, 3), (0,)) == same((0, 2, 3), (3, 0)) == [None, None, None]
 
 

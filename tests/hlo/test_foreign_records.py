@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from girih.hlo import ptx
 from girih.hlo.errors import UserError
 from girih.hlo.foreign import (
-    Buffer,
+    BufferAddress,
     DeviceCode,
     DeviceLaunch,
     HostCode,
@@ -55,8 +55,8 @@ $done:
 """
 )
 ARGUMENTS = (
-    Buffer(0), Buffer(1), Number("f32", bytes(4)),
-    TensorMap(Buffer(0), "f32", (8, 4), (32,), (8, 4), 32),
+    BufferAddress(0), BufferAddress(1), Number("f32", bytes(4)),
+    TensorMap(BufferAddress(0), "f32", (8, 4), (32,), (8, 4), 32),
 )  # fmt: skip
 
 
@@ -101,10 +101,13 @@ def test_records_survive_their_attributes():
         ({"entry": "other"}, "no entry 'other'; it has scale"),
         ({"arguments": ARGUMENTS[:2]}, r"takes 4 parameters \(.u64, .u64, .f32, .b8\[128\]\)"),
         ({"arguments": (Number("f32", bytes(4)), *ARGUMENTS[1:])}, "0 is .u64, .*type f32"),
-        ({"arguments": (*ARGUMENTS[:2], Buffer(0), ARGUMENTS[3])}, "2 is .f32, .*an address"),
+        (
+            {"arguments": (*ARGUMENTS[:2], BufferAddress(0), ARGUMENTS[3])},
+            "2 is .f32, .*an address",
+        ),
         ({"arguments": (*ARGUMENTS[:2], Number("i32", bytes(4)), ARGUMENTS[3])}, "type i32"),
         ({"arguments": (*ARGUMENTS[:2], Number("f64", bytes(8)), ARGUMENTS[3])}, "type f64"),
-        ({"arguments": (*ARGUMENTS[:3], Buffer(0))}, r"3 is .b8\[128\]"),
+        ({"arguments": (*ARGUMENTS[:3], BufferAddress(0))}, r"3 is .b8\[128\]"),
         ({"arguments": (ARGUMENTS[3], *ARGUMENTS[1:])}, "tensor map, which is"),
         ({"block": (256, 1, 1)}, "allows blocks of 128 threads, its launch has 256"),
         ({"block": (2048, 1, 1)}, "the limit is 1024"),

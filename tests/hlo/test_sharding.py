@@ -7,8 +7,8 @@ from girih.hlo.sharding import (
     Axis,
     DimSharding,
     Mesh,
-    Reader,
     Sharding,
+    ShardingReader,
     opened,
     parse_mesh,
     parse_sharding,
@@ -69,7 +69,7 @@ def test_a_mesh_that_stands_in_a_sharding_gets_a_name():
         met.append(mesh)
         return "mesh_7"
 
-    reader = Reader('<mesh<["x"=2]>, [{"x"}]>', inline)
+    reader = ShardingReader('<mesh<["x"=2]>, [{"x"}]>', inline)
     assert str(reader.sharding()) == '<@mesh_7, [{"x"}]>'
     assert met == [Mesh((("x", 2),))]
 

@@ -11,7 +11,7 @@ from girih.hlo.errors import MemoryLimitError, UserError
 from girih.hlo.graph import Module, Value
 from girih.hlo.types import F32, TensorType
 from girih.imports import import_model
-from girih.optimizer.limit import Need
+from girih.optimizer.limit import MemoryNeed
 from girih.options import OptionError, Options, bytes_of
 from girih.runtime.program import Memory
 
@@ -145,7 +145,7 @@ def test_no_plan_above_a_limit_is_given_back(monkeypatch):
     monkeypatch.setattr(Memory, "allocated_bytes", property(lambda self: limit + 1 + next(more)))
     more = iter(range(100))
     for place in ("girih.optimizer.limit.need", "girih.lowering.need"):
-        monkeypatch.setattr(place, lambda *_: Need(0, 0, 0, 0, 0))
+        monkeypatch.setattr(place, lambda *_: MemoryNeed(0, 0, 0, 0, 0))
     with pytest.raises(MemoryLimitError, match="the best needs") as caught:
         girih.compile(module, target="null", options=options(limit))
     assert caught.value.needed_bytes == limit + 1 and not caught.value.impossible

@@ -12,7 +12,7 @@ from girih import UserError
 from girih.backends.cpu import machines
 from girih.optimizer.machine import (
     Bandwidth,
-    Communication,
+    CommunicationCost,
     Machine,
     from_json,
     read_machine,
@@ -109,11 +109,11 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 ROWS = (
-    Communication("exchange", 4, "girih", 2e-6, 1e-9),
-    Communication("all_to_all", 4, "girih", 6e-6, 1e-9),
-    Communication("all_reduce", 2, "girih", 3e-6, 2e-9),
-    Communication("all_reduce", 8, "girih", 9e-6, 2e-9),
-    Communication("all_reduce", 8, "library", 0.0, 4e-9),
+    CommunicationCost("exchange", 4, "girih", 2e-6, 1e-9),
+    CommunicationCost("all_to_all", 4, "girih", 6e-6, 1e-9),
+    CommunicationCost("all_reduce", 2, "girih", 3e-6, 2e-9),
+    CommunicationCost("all_reduce", 8, "girih", 9e-6, 2e-9),
+    CommunicationCost("all_reduce", 8, "library", 0.0, 4e-9),
 )
 
 

@@ -8,11 +8,11 @@ import pytest
 
 import girih
 from girih.optimizer import tuning
-from girih.optimizer.tuning import Entry, Ready, Tuner, Tuning, Variant, digest_of
+from girih.optimizer.tuning import Ready, Tuner, Tuning, TuningEntry, Variant, digest_of
 
 FIRST, SECOND, THIRD = ({"rows": n, "pack": n == 2, "sizes": [n, 8]} for n in (1, 2, 3))
 VARIANTS = [Variant(FIRST, 1e-3), Variant(SECOND, 2e-3), Variant(THIRD, 3e-3)]
-ENTRY = Entry("dot", SECOND, 2e-3, 0.5, "a machine")
+ENTRY = TuningEntry("dot", SECOND, 2e-3, 0.5, "a machine")
 
 
 def document(**changes):
@@ -81,7 +81,9 @@ def test_the_fastest_of_the_best_predicted_is_taken_once():
     tuner = Tuner(None, 2, clock, "here")
     assert choose(tuner) == SECOND and choose(tuner) == SECOND
     assert clock.timed == [2]
-    assert tuner.tuning.entries == {digest_of("a", "cpu"): Entry("a", SECOND, 2e-3, 0.5, "here")}
+    assert tuner.tuning.entries == {
+        digest_of("a", "cpu"): TuningEntry("a", SECOND, 2e-3, 0.5, "here")
+    }
     assert not tuner.notes
 
 

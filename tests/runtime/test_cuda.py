@@ -14,7 +14,7 @@ import pytest
 from girih.hlo.errors import CompilerBug, UserError
 from girih.runtime.devices import cuda
 from girih.runtime.devices.architectures import parse_architecture
-from girih.runtime.devices.driver import Box, Code, OutOfMemory, Start
+from girih.runtime.devices.driver import Code, LaunchConfiguration, OutOfMemory, TensorMapBox
 
 SUCCESS = SimpleNamespace(name="CUDA_SUCCESS")
 
@@ -243,8 +243,8 @@ def test_the_log_of_refused_ptx_is_shown(bindings, driver, monkeypatch):
         driver.load(PTX)
 
 
-def start(shared: int = 0, cluster: tuple[int, int, int] = (1, 1, 1)) -> Start:
-    return Start("k", (16, 2, 3), (128, 1, 1), cluster, shared)
+def start(shared: int = 0, cluster: tuple[int, int, int] = (1, 1, 1)) -> LaunchConfiguration:
+    return LaunchConfiguration("k", (16, 2, 3), (128, 1, 1), cluster, shared)
 
 
 def test_entries(bindings, driver):
@@ -312,7 +312,7 @@ def test_tensor_maps(bindings, driver, monkeypatch):
             return SimpleNamespace(name="INVALID") if number else SUCCESS
 
     monkeypatch.setattr(bindings, "CUresult", Result(), raising=False)
-    box = Box("bf16", (64, 100), (128,), (64, 32), 128)
+    box = TensorMapBox("bf16", (64, 100), (128,), (64, 32), 128)
     assert driver.tensor_map(box, 4096) == bytes(range(128))
     assert asked[-1] == (9, 4096, [64, 100], [64, 32], [1, 1], 3)
     driver.tensor_map(box._replace(element="i8", swizzle=0), 4096)

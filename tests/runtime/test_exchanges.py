@@ -14,7 +14,7 @@ from girih import UserError
 from girih.hlo.messages import most_staged
 from girih.runtime.devices import exchanges
 from girih.runtime.devices.exchanges import Communicate, exchange_steps
-from girih.runtime.devices.gpu_steps import Started, Where, Work
+from girih.runtime.devices.gpu_steps import KernelStep, Started, Where
 from girih.specs.generated import plan_pb2
 
 from .distributed.test_transfers import COUNT, boxes_of, planned, wanted
@@ -76,7 +76,7 @@ def run(plan: Any, step: Any, operands: list[np.ndarray]) -> list[bytes]:
         talked = False
         for one in steps[rank]:
             talked = talked or isinstance(one, Communicate)
-            if isinstance(one, Work) and talked is behind:
+            if isinstance(one, KernelStep) and talked is behind:
                 assert one.copies
                 for started in one.launches:
                     copied(memories[rank], started)
@@ -85,7 +85,10 @@ def run(plan: Any, step: Any, operands: list[np.ndarray]) -> list[bytes]:
         works(rank, False)
     sent: dict[tuple[int, int], np.ndarray] = {}
     talks = [
-        (rank, one) for rank in range(COUNT) for one in steps[rank] if not isinstance(one, Work)
+        (rank, one)
+        for rank in range(COUNT)
+        for one in steps[rank]
+        if not isinstance(one, KernelStep)
     ]
     for rank, one in talks:
         for peer, where, size in one.outgoing:
@@ -142,7 +145,7 @@ def test_rows_are_copied_in_the_widest_words():
     words = {
         one.start.entry.rpartition("$")[2]
         for step_ in exchange_steps(plan, step, 1, *places, ())
-        for one in (step_.launches if isinstance(step_, Work) else ())
+        for one in (step_.launches if isinstance(step_, KernelStep) else ())
     }
     assert words == {"16", "4"}  # zeros and the 8 elements that come; the 5 that go
 

@@ -13,7 +13,7 @@ from girih.hlo.errors import UserError
 from girih.hlo.signature import Signature
 from girih.runtime.devices import cuda
 from girih.runtime.devices.arrays import DeviceArray
-from girih.runtime.dlpack import CUDA, Tensor, make_capsule, read_tensor
+from girih.runtime.dlpack import CUDA, StridedTensor, make_capsule, read_tensor
 from girih.specs.generated import plan_pb2
 
 from .fakes import adding_program
@@ -248,7 +248,9 @@ class Exporting:
         event = self.device.record(self.array.stream)
         self.device.wait(stream, event)
         where = (CUDA, self.ordinal)
-        tensor = Tensor(self.array.address, self.values.shape, None, self.values.dtype, where)
+        tensor = StridedTensor(
+            self.array.address, self.values.shape, None, self.values.dtype, where
+        )
         return make_capsule(tensor, self)
 
 

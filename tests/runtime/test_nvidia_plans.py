@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.gpu_steps import Choose, Mapped, Work
+from girih.runtime.devices.gpu_steps import Choose, KernelStep, Mapped
 from girih.runtime.devices.launches import ARENA, CALL, SCRATCH, decode
 from girih.runtime.timeline import Timeline
 from girih.specs.generated import plan_pb2
@@ -34,7 +34,9 @@ def mapped() -> PlanOf:
 def test_what_a_plan_says():
     program = decode(mapped().plan, {})
     work, branch, switch = program.steps
-    assert isinstance(work, Work) and isinstance(branch, Choose) and isinstance(switch, Choose)
+    assert (
+        isinstance(work, KernelStep) and isinstance(branch, Choose) and isinstance(switch, Choose)
+    )
     assert (branch.size, branch.targets) == (1, (2, 2))
     assert (switch.size, switch.targets) == (4, (3, 3))
     ((start, parameters, _),) = work.launches
@@ -51,7 +53,7 @@ def test_scratch_in_the_arena():
     plan.steps[0].run.scratch.buffer = 3
     program = decode(plan, {})
     work = program.steps[0]
-    assert isinstance(work, Work) and program.scratch_bytes == 0
+    assert isinstance(work, KernelStep) and program.scratch_bytes == 0
     assert work.launches[0].parameters[3] == work.scratch == (ARENA, 128)
     for buffer, bytes in ((0, 64), (3, 65)):  # no arena; too small
         plan.steps[0].run.scratch.buffer, plan.kernels[0].scratch_bytes = buffer, bytes
@@ -65,7 +67,7 @@ def test_offsets_add_up():
     plan.kernels[0].launches[0].arguments[0].memory.offset = 32
     plan.kernels[0].launches[0].arguments[5].tensor_map.dims[1] = 30
     work = decode(plan, {}).steps[0]
-    assert isinstance(work, Work)
+    assert isinstance(work, KernelStep)
     assert work.launches[0].parameters[0] == (CALL, 96)
 
 

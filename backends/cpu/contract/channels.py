@@ -17,10 +17,10 @@ from ....hlo.deciding import at_hint
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
-from .operands import Group, unravel
+from .operands import ColumnGroup, unravel
 
 if TYPE_CHECKING:
-    from .depthwise import Form
+    from .depthwise import DepthwiseForm
     from .window import Spatial
 
 Value = llvm.Value
@@ -30,7 +30,7 @@ _WIDE_KERNEL = 4  # taps of a line whose weights fill the registers of one vecto
 _ENOUGH_TILES = 16
 
 
-def emit_features(form: Form) -> tuple[int, int]:
+def emit_features(form: DepthwiseForm) -> tuple[int, int]:
     """Defines the kernel; its tiles and scratch bytes. A tile is one line of result pixels, or a
     part of its features where there are few lines."""
     geometry, lines, columns, lanes = form.geometry, form.lines, form.columns, form.lanes
@@ -57,24 +57,24 @@ def emit_features(form: Form) -> tuple[int, int]:
         batch, line, part = unravel(f, loop.index, (geometry.batch, lines.outputs, parts))
         image = form.image.base(f, args, (batch, llvm.constant("i64", 0)))
         kernel = form.kernel.base(f, args, ())
-        place = _Line(form, f, args, image, kernel, batch, line, tile, epilogue, pixels)
+        place = _ResultLine(form, f, args, image, kernel, batch, line, tile, epilogue, pixels)
         first = f.mul(part, per_part)
         last = f.min(f.add(first, per_part), groups)
         with f.for_range(first, f.min(last, whole)) as inner:
-            place.emit(f.mul(inner.index, width), Group(lanes, vectors))
+            place.emit(f.mul(inner.index, width), ColumnGroup(lanes, vectors))
         if rest:
             with f.if_then(f.compare("eq", last, groups)):
-                group = Group(lanes, -(-rest // lanes), rest % lanes)
+                group = ColumnGroup(lanes, -(-rest // lanes), rest % lanes)
                 place.emit(llvm.constant("i64", features - rest), group)
     f.ret()
     return geometry.batch * lines.outputs * parts, 0
 
 
 @dataclass(frozen=True)
-class _Line:
+class _ResultLine:
     """One line of result pixels, for one group of features at a time."""
 
-    form: Form
+    form: DepthwiseForm
     f: llvm.Function
     args: Value
     image: Value
@@ -85,7 +85,7 @@ class _Line:
     epilogue: Epilogue
     pixels: int  # of a block
 
-    def emit(self, feature: Value, group: Group) -> None:
+    def emit(self, feature: Value, group: ColumnGroup) -> None:
         columns = self.form.columns
         if isinstance(columns.outputs, SymbolicDim) or isinstance(columns.size, SymbolicDim):
             self._emit_open(feature, group)
@@ -102,7 +102,7 @@ class _Line:
             start = blocks * self.pixels
             self._block(feature, group, start, columns.outputs - start)
 
-    def _emit_open(self, feature: Value, group: Group) -> None:
+    def _emit_open(self, feature: Value, group: ColumnGroup) -> None:
         """The same where the call decides how wide the picture is: pixels that see no padding in
         blocks, then in smaller ones; the others one by one."""
         f, columns = self.f, self.form.columns
@@ -123,7 +123,7 @@ class _Line:
         with f.for_range(right, outputs) as loop:
             self._side(feature, group, loop.index)
 
-    def _side(self, feature: Value, group: Group, x: Value) -> None:
+    def _side(self, feature: Value, group: ColumnGroup, x: Value) -> None:
         """One pixel whose window may reach out of the picture."""
         f, form = self.f, self.form
         columns = form.columns
@@ -154,7 +154,7 @@ class _Line:
         reach = (first + count - 1) * columns.stride + (columns.kernel - 1) * columns.dilation
         return first * columns.stride >= columns.low and reach - columns.low < columns.size
 
-    def _block(self, feature: Value, group: Group, first: Value | int, count: int) -> None:
+    def _block(self, feature: Value, group: ColumnGroup, first: Value | int, count: int) -> None:
         """`count` pixels from column `first` on: sums, then what follows them."""
         f, form = self.f, self.form
         kind = llvm.vector(form.lanes, form.accumulator)
@@ -168,7 +168,7 @@ class _Line:
         self._finish(feature, group, x, count, loop.results)
 
     def _finish(
-        self, feature: Value, group: Group, x: Value, count: int, sums: Sequence[Value]
+        self, feature: Value, group: ColumnGroup, x: Value, count: int, sums: Sequence[Value]
     ) -> None:
         """What follows the sums of `count` pixels from column `x` on."""
         f, form = self.f, self.form
@@ -185,7 +185,7 @@ class _Line:
     def _taps(
         self,
         feature: Value,
-        group: Group,
+        group: ColumnGroup,
         first: Value | int,
         count: int,
         row: Value,
@@ -215,7 +215,9 @@ class _Line:
                     updated[number] = f.fma(loaded[at], weight, updated[number])
         return updated
 
-    def _load(self, base: Value, at: int, group: Group, vector: int, weight: bool = False) -> Value:
+    def _load(
+        self, base: Value, at: int, group: ColumnGroup, vector: int, weight: bool = False
+    ) -> Value:
         f, lanes = self.f, self.form.lanes
         source = self.form.kernel if weight else self.form.image
         at += vector * lanes

@@ -25,10 +25,10 @@ from .epilogue import Epilogue
 from .grouped import emit_grouped, engine_for
 from .left import LeftSide, PackedLeftSide
 from .lines import WindowLines, chunks
-from .operands import Source
+from .operands import OperandArray
 from .product import Product, emit_product
 from .right import RightSide
-from .views import Dimension, Segment, View, merge, view_of
+from .views import Dimension, OperandView, Segment, merge, view_of
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
@@ -49,8 +49,8 @@ class Geometry:
     """
 
     op: Op
-    input: View
-    kernel: View
+    input: OperandView
+    kernel: OperandView
     batch: int
     batch_step: int
     groups: int
@@ -301,14 +301,14 @@ def _sources(
     arguments: Sequence[object],
     accumulator: str,
     outer: Sequence[tuple[int, int, int, int]],
-) -> tuple[Source, Source]:
+) -> tuple[OperandArray, OperandArray]:
     """The image and the kernel; outer entries are (size, image stride, kernel stride, result)."""
-    image = Source(
+    image = OperandArray(
         arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
         geometry.input.offset, tuple(a for _, a, _, _ in outer),
     )  # fmt: skip
     reversed_taps = sum(-s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed)
-    kernel = Source(
+    kernel = OperandArray(
         arguments.index(geometry.kernel.source), geometry.kernel.source.element, accumulator,
         geometry.kernel.offset + reversed_taps, tuple(b for _, _, b, _ in outer),
     )  # fmt: skip
@@ -378,7 +378,7 @@ def _pixels_as_columns(
             Segment(size, what.stride * what.input_step if isinstance(what, Spatial) else what)
             for size, what in walk
         ])  # fmt: skip
-        image = Source(
+        image = OperandArray(
             image.argument, image.element, accumulator,
             image.offset + _window_offset(geometry), image.outer,
         )  # fmt: skip
@@ -401,7 +401,7 @@ def _pixels_as_columns(
     )  # fmt: skip
 
 
-def _left_side(geometry: Geometry, kernel: Source, depth: Sequence[Segment]) -> LeftSide:
+def _left_side(geometry: Geometry, kernel: OperandArray, depth: Sequence[Segment]) -> LeftSide:
     """Weights as rows."""
     segments = geometry.kernel_outputs.segments
     if kernel.plain and len(segments) <= 1:
@@ -435,7 +435,7 @@ def _features_as_columns(
     depth = _kernel_depth(geometry, unit == 1)
     left: LeftSide
     if direct:
-        image = Source(
+        image = OperandArray(
             image.argument, image.element, accumulator,
             image.offset + _window_offset(geometry), image.outer,
         )  # fmt: skip
@@ -445,7 +445,7 @@ def _features_as_columns(
         if not image.plain:
             left = PackedLeftSide(image, segments, _pixel_depth(geometry), lanes)
     else:
-        image = Source(
+        image = OperandArray(
             image.argument, image.element, accumulator, image.offset,
             tuple(0 if i in places.values() else s for i, s in enumerate(image.outer)),
         )  # fmt: skip

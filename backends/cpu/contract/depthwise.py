@@ -20,7 +20,7 @@ from ... import llvm
 from ..codegen import Target
 from .channels import emit_features
 from .epilogue import Epilogue
-from .operands import ColumnGroups, Group, Source, unravel
+from .operands import ColumnGroup, ColumnGroups, OperandArray, unravel
 from .window import Spatial
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def emit_depthwise(
     sources = []
     for view, outer in zip(views, ((geometry.batch_step, geometry.group_step), ()), strict=True):
         position = arguments.index(view.source)
-        sources.append(Source(position, view.source.element, accumulator, view.offset, outer))
+        sources.append(OperandArray(position, view.source.element, accumulator, view.offset, outer))
     if not all(source.plain for source in sources) or not llvm.is_float(accumulator):
         return None
-    form = Form(
+    form = DepthwiseForm(
         module, name, geometry, body, len(arguments), accumulator, target.lanes(accumulator),
         target.vector_registers, sources[0], sources[1],
     )  # fmt: skip
@@ -76,7 +76,7 @@ def emit_depthwise(
 
 
 @dataclass(frozen=True)
-class Form:
+class DepthwiseForm:
     """What both ways need: the convolution, its operands and where the code goes."""
 
     module: llvm.Module
@@ -87,8 +87,8 @@ class Form:
     accumulator: str
     lanes: int
     registers: int
-    image: Source
-    kernel: Source
+    image: OperandArray
+    kernel: OperandArray
 
     @property
     def lines(self) -> Spatial:
@@ -139,7 +139,7 @@ class Form:
         opened = isinstance(columns.outputs, SymbolicDim)
         # Of lines whose length the call decides, some vectors at a time.
         at_once = _OPEN_VECTORS if opened else vectors
-        parts = ColumnGroups(Group(self.lanes, at_once), columns.outputs)
+        parts = ColumnGroups(ColumnGroup(self.lanes, at_once), columns.outputs)
         reach = (columns.kernel - 1) * columns.dilation // columns.stride
         width = -(-(vectors * self.lanes + reach) // self.lanes) * self.lanes
         height = (lines.outputs - 1) * lines.stride + (lines.kernel - 1) * lines.dilation + 1
@@ -167,7 +167,7 @@ class Form:
             if lines.kernel * columns.kernel <= _HELD_TAPS:
                 held = [self._weight(f, weights, tap) for tap in self.taps()]
 
-            def compute(line: Value, count: int, column: Value, group: Group) -> None:
+            def compute(line: Value, count: int, column: Value, group: ColumnGroup) -> None:
                 at = f.pointer(scratch, f.mul(line, lines.stride * pitch), self.accumulator)
                 at = f.pointer(at, column, self.accumulator)
                 vectors = group.vectors
@@ -179,7 +179,7 @@ class Form:
 
             def some_lines(line: Value, count: int) -> None:
                 if not opened:
-                    group = Group(self.lanes, vectors, columns.outputs % self.lanes)
+                    group = ColumnGroup(self.lanes, vectors, columns.outputs % self.lanes)
                     compute(line, count, llvm.constant("i64", 0), group)
                     return
                 with f.for_range(0, parts.count) as groups:

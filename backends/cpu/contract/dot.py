@@ -20,15 +20,15 @@ from .epilogue import Epilogue
 from .grouped import emit_grouped
 from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
-from .operands import Source
+from .operands import OperandArray
 from .product import Product, emit_product
-from .right import Columns, DirectRight, GatheredRight, RightSide, TransposedRight
+from .right import ContiguousColumns, DirectRight, GatheredRight, RightSide, TransposedRight
 from .stream import emit_stream
-from .views import Segment, View, align, merge, view_of
+from .views import OperandView, Segment, align, merge, view_of
 
 
 @dataclass(frozen=True)
-class _Form:
+class _DotLoops:
     """A dot_general as loops; strides in elements of the stored operands."""
 
     outer: list[tuple[int, int, int, int]]  # size, left, right, result
@@ -37,8 +37,8 @@ class _Form:
     columns: tuple[Segment, ...]
     column_count: int
     depth: list[tuple[int, int, int]]  # size, left, right
-    left: View
-    right: View
+    left: OperandView
+    right: OperandView
 
 
 class Uneven(Exception):
@@ -134,16 +134,16 @@ def _product(
 
 
 def _sides(
-    form: _Form, arguments: Sequence[object], accumulator: str, target: Target
+    form: _DotLoops, arguments: Sequence[object], accumulator: str, target: Target
 ) -> tuple[LeftSide, RightSide]:
-    left_source = Source(
+    left_source = OperandArray(
         arguments.index(form.left.source),
         form.left.source.element,
         accumulator,
         form.left.offset,
         tuple(left for _, left, _, _ in form.outer),
     )
-    right_source = Source(
+    right_source = OperandArray(
         arguments.index(form.right.source),
         form.right.source.element,
         accumulator,
@@ -163,7 +163,7 @@ def _sides(
 
 
 def right_side(
-    source: Source,
+    source: OperandArray,
     depth: Sequence[Segment],
     segments: Sequence[Segment],
     count: int,
@@ -171,7 +171,7 @@ def right_side(
 ) -> RightSide:
     """How `count` columns that lie in segments are brought to the micro-kernel."""
     lanes = target.lanes(source.accumulator)
-    columns = Columns.of(segments, count, lanes)
+    columns = ContiguousColumns.of(segments, count, lanes)
     if columns is not None:
         side = DirectRight(source, depth, columns)
         return side if source.plain else side.copied()
@@ -181,7 +181,7 @@ def right_side(
     return GatheredRight(source, depth, segments, count)
 
 
-def _form(op: Op) -> _Form:
+def _form(op: Op) -> _DotLoops:
     views = [view_of(value) for value in op.operands]
     left, right = views
     if left is None or right is None:
@@ -205,10 +205,10 @@ def _form(op: Op) -> _Form:
     for size, a, b in reversed(batch):
         outer.insert(0, (size, a, b, stride))
         stride *= size
-    return _Form(outer, rows, row_count, columns, column_count, _merged(depth), left, right)
+    return _DotLoops(outer, rows, row_count, columns, column_count, _merged(depth), left, right)
 
 
-def _free(op: Op, view: View, side: str) -> tuple[tuple[Segment, ...], int]:
+def _free(op: Op, view: OperandView, side: str) -> tuple[tuple[Segment, ...], int]:
     """The free dims of an operand as one walk, and their indices."""
     free = free_dims(op, side)
     if len(free) == 1:
@@ -232,11 +232,11 @@ def _merged(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]
     return merged
 
 
-def _swapped(form: _Form) -> _Form:
+def _swapped(form: _DotLoops) -> _DotLoops:
     """Sides exchanged where there is one column only, so that vectors run along the rows; outer
     segments of rows made outer coordinates."""
     if form.column_count == 1 and form.row_count != 1:
-        form = _Form(
+        form = _DotLoops(
             [(size, b, a, result) for size, a, b, result in form.outer],
             form.columns, 1, form.rows, form.row_count,
             [(size, b, a) for size, a, b in form.depth], form.right, form.left,
@@ -249,7 +249,7 @@ def _swapped(form: _Form) -> _Form:
         for segment in reversed(form.rows[:-1]):
             added.insert(0, (segment.size, segment.stride, 0, stride))
             stride *= segment.size
-        return _Form(
+        return _DotLoops(
             outer + added, (last,), last.size, form.columns, form.column_count,
             form.depth, form.left, form.right,
         )  # fmt: skip

@@ -18,14 +18,14 @@ from ...llvm.index import (
     SAME,
     ZERO,
     Affine,
-    Axis,
+    LoopAxis,
     Scopes,
     linear,
     number,
     of_axis,
 )
 from ...plain.frame import weight
-from .operands import Group
+from .operands import ColumnGroup
 
 _SHORT = 8  # instructions that follow a sum
 
@@ -89,7 +89,7 @@ class Epilogue:
         column: llvm.Value,
         count: llvm.Value,
         tile: llvm.Value,
-        group: Group,
+        group: ColumnGroup,
     ) -> None:
         """Finishes the sums in `tile`: `count` rows of one column group, from (row, column) on."""
         scopes = Scopes(f)
@@ -138,14 +138,14 @@ class Epilogue:
         row: llvm.Value,
         column: llvm.Value,
         sums: Sequence[llvm.Value],
-        group: Group,
+        group: ColumnGroup,
     ) -> None:
         """Finishes sums in registers: row by row, the vectors of one column group."""
         emitter = self._emitter(f, args, Scopes(f))
         places = self._places(f, outer, column, group, group.lanes)
         masks = self._masks(f, column, group, group.lanes)
         rows, stride = self.rows
-        first = of_axis(Axis(row, rows)) if rows != 1 else ZERO
+        first = of_axis(LoopAxis(row, rows)) if rows != 1 else ZERO
         if self._merged is not None:
             self._finish_lines(emitter, args, [at + first * stride for at in places], sums, masks)
             return
@@ -232,24 +232,24 @@ class Epilogue:
         f: llvm.Function,
         outer: Sequence[llvm.Value],
         column: llvm.Value,
-        group: Group,
+        group: ColumnGroup,
         width: int,
     ) -> list[Affine]:
         """Where the vectors of a column group stand in row 0."""
         base = number(self.offset)
         for coordinate, (size, stride) in zip(outer, self.outer, strict=True):
             if size != 1:
-                base = base + of_axis(Axis(coordinate, size)) * stride
+                base = base + of_axis(LoopAxis(coordinate, size)) * stride
         places: list[Affine] = []
         for position in range(group.vectors):
             at = f.add(column, position * group.lanes)
             lanes = CONSECUTIVE if width > 1 else SAME
-            axis = Axis(at, self.columns[0], lanes, 0, group.lanes)
+            axis = LoopAxis(at, self.columns[0], lanes, 0, group.lanes)
             places.append(base + of_axis(axis) * self.columns[1] if self.columns[0] != 1 else base)
         return places
 
     def _masks(
-        self, f: llvm.Function, column: llvm.Value, group: Group, width: int
+        self, f: llvm.Function, column: llvm.Value, group: ColumnGroup, width: int
     ) -> list[Mask | None]:
         """The real lanes of each vector of a column group; None for all of them."""
         masks: list[Mask | None] = [None] * group.vectors

@@ -18,7 +18,14 @@ from ....hlo.types import I8, I16
 from ... import llvm
 from .left import LeftSide, PackedLeftSide
 from .lines import WindowLines, chunks
-from .operands import Group, Source, constant_mask, each_index, linear_strides, segment_offset
+from .operands import (
+    ColumnGroup,
+    OperandArray,
+    constant_mask,
+    each_index,
+    linear_strides,
+    segment_offset,
+)
 from .right import CopiedRight, GatheredRight, RightSide, TransposedRight, transpose
 from .runs import WindowRuns
 from .views import Segment, merge
@@ -31,7 +38,7 @@ _LINE = 64
 _SETS, _WAYS = 4096, 8  # bytes that a way of a first-level cache holds, and ways
 
 
-def _raw(source: Source) -> str:
+def _raw(source: OperandArray) -> str:
     """The LLVM integer type of a stored element."""
     return f"i{source.element.bits}"
 
@@ -280,7 +287,7 @@ class RightGroups:
     def __init__(self, side: RightSide, steps: int, group: int, depth: int) -> None:
         self.side, self.steps, self.group, self.depth = side, steps, group, depth
 
-    def pitch(self, group: Group) -> int:
+    def pitch(self, group: ColumnGroup) -> int:
         """Bytes from one group of depth steps to the next."""
         return 4 * group.columns
 
@@ -289,8 +296,8 @@ class RightGroups:
         return self.depth * columns + 4 // self.group * self.steps * columns
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         """Pointer to the column group that begins at `column`."""
         wide = f.pointer(scratch, self.depth * group.columns, "i8")
@@ -319,7 +326,7 @@ class RightGroups:
         self.clear(f, scratch, group)
         return scratch
 
-    def clear(self, f: llvm.Function, scratch: Value, group: Group) -> None:
+    def clear(self, f: llvm.Function, scratch: Value, group: ColumnGroup) -> None:
         """Zeros behind the last step: what scratch holds there could be no number."""
         done = -(-self.steps // self.group) * 4
         if done < self.depth:
@@ -344,8 +351,8 @@ class _TransposedGroups(RightGroups):
         return self.depth * columns
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         assert isinstance(self.side, TransposedRight)
         source, stride = self.side.source, self.side._stride
@@ -390,15 +397,15 @@ class _StoredGroups(RightGroups):
         super().__init__(side, steps, group, depth)
         self._panel_stride, self._width = panel_stride, width
 
-    def pitch(self, group: Group) -> int:
+    def pitch(self, group: ColumnGroup) -> int:
         return 4 * self._width
 
     def scratch(self, columns: int) -> int:
         return 0
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         source = self.side.source
         panel = f.udiv(column, self._width)

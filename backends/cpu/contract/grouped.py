@@ -23,7 +23,7 @@ from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
-from .operands import ColumnGroups, Group, unravel
+from .operands import ColumnGroup, ColumnGroups, unravel
 from .product import Product
 
 Value = llvm.Value
@@ -97,10 +97,10 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
         return None
     engine = replace(engine, unit=left.panel or engine.unit)
     right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
-    return _Emitter(module, name, product, engine, depth, left, right).emit()
+    return _GroupedEmitter(module, name, product, engine, depth, left, right).emit()
 
 
-class _Emitter:
+class _GroupedEmitter:
     def __init__(
         self,
         module: llvm.Module,
@@ -114,7 +114,7 @@ class _Emitter:
         self.module, self.name, self.product, self.engine = module, name, product, engine
         self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
-        self.columns = ColumnGroups(Group(_LANES, VECTORS), product.columns)
+        self.columns = ColumnGroups(ColumnGroup(_LANES, VECTORS), product.columns)
         self.groups = self.columns.count
         self.units, self.rest = divmod(product.rows, engine.unit)
         self.panels = -(-product.rows // engine.unit)
@@ -175,7 +175,7 @@ class _Emitter:
                 column = self.columns.first_column(f, inner.index)
                 operands = args, flat, first, final, column, scratch
 
-                def call(kind: str, _: Group, operands: tuple[Value, ...] = operands) -> None:
+                def call(kind: str, _: ColumnGroup, operands: tuple[Value, ...] = operands) -> None:
                     f.call(f"{self.name}_{kind}", "void", *operands)
 
                 self.columns.each_kind(f, inner.index, call)
@@ -191,7 +191,7 @@ class _Emitter:
             rows = min(rows, self.product.rows)
         return -(-self.left.scratch(rows) // 64) * 64
 
-    def _micro(self, name: str, rows: int, group: Group, tile_pitch: int) -> None:
+    def _micro(self, name: str, rows: int, group: ColumnGroup, tile_pitch: int) -> None:
         """Defines the innermost kernel for blocks of `rows` rows."""
         engine = self.engine
         pitches = self.left.pitch, self.right.pitch(group), tile_pitch
@@ -222,7 +222,7 @@ class _Emitter:
         following = f.pointer(right, f.add(f.mul(number, size // _PASSES), size), "i8")
         return f.select(f.compare("ult", number, _PASSES), following, right)
 
-    def _emit_group(self, name: str, group: Group) -> None:
+    def _emit_group(self, name: str, group: ColumnGroup) -> None:
         """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
         parameters = [
             ("ptr noalias readonly", "args"),

@@ -16,7 +16,7 @@ from ....hlo.deciding import at_hint
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .epilogue import Epilogue
-from .operands import ColumnGroups, Group, Source, constant_mask, unravel
+from .operands import ColumnGroup, ColumnGroups, OperandArray, constant_mask, unravel
 from .views import Segment
 
 Value = llvm.Value
@@ -36,8 +36,8 @@ class InnerProducts:
     rows: int
     columns: int
     depth: tuple[tuple[int, int, int], ...]
-    left: tuple[Source, int]
-    right: tuple[Source, int]
+    left: tuple[OperandArray, int]
+    right: tuple[OperandArray, int]
     epilogue: Epilogue
 
 
@@ -47,7 +47,7 @@ def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> 
     epilogue = work.epilogue
     vectors = 1 if isinstance(columns, SymbolicDim) else min(_VECTORS, -(-columns // lanes))
     width = vectors * lanes
-    parts = ColumnGroups(Group(lanes, vectors), columns)
+    parts = ColumnGroups(ColumnGroup(lanes, vectors), columns)
     groups = parts.count
     body = _Body(lanes, columns, list(work.depth), work.left, work.right, width)
     most = MOST_ROWS if isinstance(rows, SymbolicDim) else rows
@@ -63,7 +63,7 @@ def emit_inner_products(module: llvm.Module, name: str, work: InnerProducts) -> 
             body.emit(f, args, coordinates, row, count, column, tile)  # noqa: B023
             finished = llvm.constant("i64", count)
 
-            def finish(_: str, group: Group) -> None:
+            def finish(_: str, group: ColumnGroup) -> None:
                 # Lanes of the last group that do not exist are masked; the tile keeps its width.
                 group = replace(group, pitch=width)
                 epilogue.emit(f, args, coordinates, row, column, finished, tile, group)  # noqa: B023
@@ -86,8 +86,8 @@ class _Body:
         lanes: int,
         columns: int,
         depth: list[tuple[int, int, int]],
-        left: tuple[Source, int],
-        right: tuple[Source, int],
+        left: tuple[OperandArray, int],
+        right: tuple[OperandArray, int],
         width: int,
     ) -> None:
         self.lanes, self.columns = lanes, columns
@@ -172,7 +172,7 @@ class _Body:
         sums: Sequence[Value],
         mask: Value | None,
     ) -> list[Value]:
-        def load(source: Source, base: Value, at: Value) -> Value:
+        def load(source: OperandArray, base: Value, at: Value) -> Value:
             if mask is not None:
                 return source.masked_load(f, base, at, mask)
             return source.load(f, base, at, self.lanes)

@@ -8,7 +8,7 @@ from functools import partial
 
 from ... import llvm
 from .blocking import padded_depth
-from .operands import Source, each_index, linear_strides, segment_offset
+from .operands import OperandArray, each_index, linear_strides, segment_offset
 from .views import Segment
 
 Value = llvm.Value
@@ -19,7 +19,7 @@ class LeftSide:
 
     packed = False
 
-    def __init__(self, source: Source, row_stride: int, depth: Sequence[int]) -> None:
+    def __init__(self, source: OperandArray, row_stride: int, depth: Sequence[int]) -> None:
         self.source, self.row_stride = source, row_stride
         self.depth = tuple(depth)  # element stride per loop of the depth
 
@@ -53,7 +53,11 @@ class PackedLeftSide(LeftSide):
     packed = True
 
     def __init__(
-        self, source: Source, rows: Sequence[Segment], depth: Sequence[Segment], lanes: int = 1
+        self,
+        source: OperandArray,
+        rows: Sequence[Segment],
+        depth: Sequence[Segment],
+        lanes: int = 1,
     ) -> None:
         steps = math.prod(d.size for d in depth)
         pitch = padded_depth(steps, llvm.bits_of(source.accumulator) // 8)
@@ -97,7 +101,9 @@ class SideBySideLeft(LeftSide):
 
     packed = True
 
-    def __init__(self, source: Source, depth: Sequence[Segment], most: int, lanes: int) -> None:
+    def __init__(
+        self, source: OperandArray, depth: Sequence[Segment], most: int, lanes: int
+    ) -> None:
         super().__init__(source, 1, linear_strides(depth, most))
         self._loops, self._lanes = tuple(depth), lanes
 

@@ -15,7 +15,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import Source, linear_strides, unravel
+from .operands import OperandArray, linear_strides, unravel
 from .views import Segment
 from .window import Position, Spatial, place
 
@@ -33,7 +33,7 @@ class WindowLines(LeftSide):
 
     def __init__(
         self,
-        source: Source,
+        source: OperandArray,
         features: Segment,
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial]],
@@ -131,7 +131,7 @@ class WindowLines(LeftSide):
 
 
 def chunks(
-    source: Source,
+    source: OperandArray,
     features: Segment,
     positions: Sequence[Position],
     walk: Sequence[tuple[int, Spatial]],
@@ -172,6 +172,6 @@ def _pixels(last: Spatial, chunk: int) -> int:
     return (chunk - 1) * last.stride + (last.kernel - 1) * last.dilation + 1
 
 
-def _pitch(source: Source, features: Segment, pixels: int) -> int:
+def _pitch(source: OperandArray, features: Segment, pixels: int) -> int:
     """Elements from one copied line to the next."""
     return padded_depth(pixels * features.size, llvm.bits_of(source.accumulator) // 8)

@@ -104,7 +104,7 @@ def emit_micro(
         parameters.append(("i64", "real"))
     f = module.helper(name, parameters, inline="noinline")
     left, right, tile, ahead, step, steps = f.arguments[:6]
-    emitter = _Emitter(f, micro, f.arguments[-1] if micro.masked else None)
+    emitter = _MicroKernelEmitter(f, micro, f.arguments[-1] if micro.masked else None)
     vector = llvm.vector(micro.lanes, micro.element)
     zeros: Sequence[Value] = [llvm.constant(vector, 0)] * (micro.rows * len(micro.vectors))
     if micro.cut:
@@ -127,7 +127,7 @@ def emit_micro(
     f.ret()
 
 
-class _Emitter:
+class _MicroKernelEmitter:
     """The body of one micro-kernel. The state of its loops are three pointers, then the sums."""
 
     def __init__(self, f: llvm.Function, micro: Micro, real: Value | None) -> None:

@@ -23,7 +23,7 @@ Value = llvm.Value
 
 
 @dataclass(frozen=True)
-class Source:
+class OperandArray:
     """A stored array: its number among the kernel's arguments, its elements, and where a product
     of given outer coordinates begins in it (in elements)."""
 
@@ -112,7 +112,7 @@ def segment_offset(f: llvm.Function, index: Value, segments: Sequence[Segment]) 
 
 
 @dataclass(frozen=True)
-class Group:
+class ColumnGroup:
     """A column group: `vectors` registers wide; in the last one `tail` lanes are real (0: all).
     With `end`, the columns that the call decides, it is one register, of which those lanes are real
     that lie before it: at least one. In a tile of sums, rows are `pitch` elements apart (0: no
@@ -155,7 +155,7 @@ class ColumnGroups:
     """How columns are cut: `whole` groups as wide as `full`, then the rest. Of a number that the
     call decides, the rest are groups of one vector."""
 
-    full: Group
+    full: ColumnGroup
     columns: int
 
     @property
@@ -163,13 +163,13 @@ class ColumnGroups:
         return self.columns // self.full.columns
 
     @property
-    def last(self) -> Group | None:
+    def last(self) -> ColumnGroup | None:
         """A group of the rest."""
         lanes, columns = self.full.lanes, self.columns
         if isinstance(columns, SymbolicDim):
-            return Group(lanes, 1, end=columns)
+            return ColumnGroup(lanes, 1, end=columns)
         rest = columns % self.full.columns
-        return Group(lanes, -(-rest // lanes), rest % lanes) if rest else None
+        return ColumnGroup(lanes, -(-rest // lanes), rest % lanes) if rest else None
 
     @property
     def count(self) -> int:
@@ -179,7 +179,7 @@ class ColumnGroups:
         return -(-self.columns // self.full.columns)
 
     @property
-    def kinds(self) -> list[tuple[str, Group]]:
+    def kinds(self) -> list[tuple[str, ColumnGroup]]:
         """The groups that there are, with a name for each."""
         found = [("full", self.full)] if self.whole != 0 else []
         return [*found, ("last", self.last)] if self.last is not None else found
@@ -191,7 +191,9 @@ class ColumnGroups:
         wider = f.mul(f.min(number, self.whole), self.full.columns - self.full.lanes)
         return f.add(f.mul(number, self.full.lanes), wider)
 
-    def each_kind(self, f: llvm.Function, number: Value, emit: Callable[[str, Group], Any]) -> None:
+    def each_kind(
+        self, f: llvm.Function, number: Value, emit: Callable[[str, ColumnGroup], Any]
+    ) -> None:
         """Emits the code of the kind that group `number` has."""
         first, *others = self.kinds
         if not others:

@@ -16,7 +16,7 @@ from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....optimizer.fusable import CONTRACTIONS
-from ....optimizer.passes.encode import Packing, Windows, stored_operand
+from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
 from . import stream, winograd
 from .blocking import PANEL_VECTORS
@@ -112,13 +112,13 @@ class _Panels:
         return Packing(1, name, self.forward, self.inverse, self._windows)
 
     @property
-    def _windows(self) -> Windows | None:
+    def _windows(self) -> PackedWindows | None:
         """Windows are any steps of whole panels; kernels of grouped steps may read on behind the
         last one of a window."""
         if len(self.depth) != 1 or len(self.columns) != 1 or self.group > 1 or self.step > 1:
             return None
         steps = ((self.columns[0], self.width), (self.depth[0], 1), None)
-        return Windows(steps, lambda dims: replace(self, dims=dims).packing)
+        return PackedWindows(steps, lambda dims: replace(self, dims=dims).packing)
 
 
 def packing_for(
@@ -172,7 +172,7 @@ def _batched_packing(op: Op) -> Packing | None:
 def _in_order(name: str, order: Sequence[int]) -> Packing:
     """Any window of a weight whose dims lie in another order."""
     back = [order.index(d) for d in range(len(order))]
-    windows = Windows(tuple((d, 1) for d in order), lambda dims: _in_order(name, order))
+    windows = PackedWindows(tuple((d, 1) for d in order), lambda dims: _in_order(name, order))
     return Packing(
         1, name, lambda b, x: b.transpose(x, order), lambda b, x: b.transpose(x, back), windows
     )

@@ -27,7 +27,7 @@ from .choose import choose
 from .epilogue import Epilogue
 from .left import LeftSide
 from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
-from .operands import ColumnGroups, Group, unravel
+from .operands import ColumnGroup, ColumnGroups, unravel
 from .right import STEPS_AHEAD, RightSide
 
 Value = llvm.Value
@@ -58,7 +58,7 @@ class Product:
     @property
     def shape(self) -> ProductShape:
         """What the choice of a blocking needs to know."""
-        loops = _merged(self.depth, self.left, self.right, Group(self.lanes, 1))
+        loops = _merged(self.depth, self.left, self.right, ColumnGroup(self.lanes, 1))
         return ProductShape(
             outer=math.prod(self.outer),
             rows=self.rows,
@@ -90,10 +90,10 @@ def emit_product(
         cut = blocking.streaming(usual) or choose(usual, machine_of(product.target))
     elif reason := blocking.problem(blocking.at_hints(shape), cut):
         raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
-    return _Emitter(module, name, product, blocking.opened(shape, cut)).emit()
+    return _ProductEmitter(module, name, product, blocking.opened(shape, cut)).emit()
 
 
-class _Emitter:
+class _ProductEmitter:
     """One product under one blocking."""
 
     def __init__(self, module: llvm.Module, name: str, product: Product, cut: Blocking) -> None:
@@ -112,7 +112,7 @@ class _Emitter:
             self.right = self.right.copied()
         self.parts = blocking.scratch_parts(shape, cut)
         self.width = cut.vectors * product.lanes
-        self.columns = ColumnGroups(Group(product.lanes, cut.vectors), product.columns)
+        self.columns = ColumnGroups(ColumnGroup(product.lanes, cut.vectors), product.columns)
         self.groups = self.columns.count
         self.cut_depth = blocking.cuts_depth(shape, cut)
         # Panels that only one row block reads are packed when it needs them, all in one place.
@@ -194,7 +194,7 @@ class _Emitter:
             place = f.sub(number, start)
             every = *operands, self.columns.first_column(f, number), place, scratch
 
-            def call(kind: str, _: Group, every: tuple[Value, ...] = every) -> None:
+            def call(kind: str, _: ColumnGroup, every: tuple[Value, ...] = every) -> None:
                 f.call(f"{self.name}_{kind}{suffix}", "void", *every)
 
             self.columns.each_kind(f, number, call)
@@ -207,7 +207,7 @@ class _Emitter:
 class _GroupEmitter:
     """The functions of one kind of column group."""
 
-    def __init__(self, whole: _Emitter, group: Group, name: str) -> None:
+    def __init__(self, whole: _ProductEmitter, group: ColumnGroup, name: str) -> None:
         self.whole, self.group, self.name = whole, group, name
         self.product, self.cut = whole.product, whole.cut
         self.epilogue = self.product.epilogue
@@ -494,7 +494,7 @@ class _Fetch:
 
 
 def _merged(
-    sizes: tuple[int, ...], left: LeftSide, right: RightSide, group: Group
+    sizes: tuple[int, ...], left: LeftSide, right: RightSide, group: ColumnGroup
 ) -> tuple[Depth, ...]:
     """Loops over the depth: those that walk evenly become one, those of one step go."""
     merged: list[Depth] = []

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
-from .operands import Group, Source, constant_mask, each_index, linear_strides, segment_offset
+from .operands import (
+    ColumnGroup,
+    OperandArray,
+    constant_mask,
+    each_index,
+    linear_strides,
+    segment_offset,
+)
 from .views import Segment
 
 Value = llvm.Value
@@ -25,7 +32,7 @@ class RightSide:
     by_vector = True  # whether packing costs little: whole vectors, no masks, no single elements
     block = 0  # columns that lie side by side, if read in place; 0: all
 
-    def __init__(self, source: Source, depth: Sequence[Segment]) -> None:
+    def __init__(self, source: OperandArray, depth: Sequence[Segment]) -> None:
         self.source, self._loops = source, tuple(depth)
 
     @property
@@ -38,28 +45,28 @@ class RightSide:
         """The same columns packed."""
         return self
 
-    def strides(self, group: Group) -> tuple[int, ...]:
+    def strides(self, group: ColumnGroup) -> tuple[int, ...]:
         """Element strides per loop of the depth, as the micro-kernel walks a group."""
         return linear_strides(self._loops, group.columns)
 
-    def offsets(self, group: Group) -> tuple[int, ...]:
+    def offsets(self, group: ColumnGroup) -> tuple[int, ...]:
         """Element offsets of a group's vectors."""
         return tuple(v * group.lanes for v in range(group.vectors))
 
-    def mask_tail(self, group: Group) -> bool:
+    def mask_tail(self, group: ColumnGroup) -> bool:
         """Whether the micro-kernel must not read behind the last real column."""
         return False
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         """Pointer for the micro-kernel to the group that begins at `column`; packs if need be."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Columns:
+class ContiguousColumns:
     """Contiguous columns in blocks of `inner`, the blocks `block_stride` apart."""
 
     count: int
@@ -68,7 +75,7 @@ class Columns:
     block_stride: int
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], count: int, lanes: int) -> Columns | None:
+    def of(cls, segments: Sequence[Segment], count: int, lanes: int) -> ContiguousColumns | None:
         """None where vectors of `lanes` columns are not contiguous."""
         if not segments:
             return cls(count, 1, 1, 0)
@@ -86,7 +93,9 @@ class DirectRight(RightSide):
 
     packed = False
 
-    def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
+    def __init__(
+        self, source: OperandArray, depth: Sequence[Segment], columns: ContiguousColumns
+    ) -> None:
         super().__init__(source, depth)
         self._columns = columns
         self.block = columns.inner if columns.inner != columns.stored else 0
@@ -94,25 +103,25 @@ class DirectRight(RightSide):
     def copied(self) -> RightSide:
         return CopiedRight(self.source, self._loops, self._columns)
 
-    def strides(self, group: Group) -> tuple[int, ...]:
+    def strides(self, group: ColumnGroup) -> tuple[int, ...]:
         return tuple(loop.stride for loop in self._loops)
 
-    def offsets(self, group: Group) -> tuple[int, ...]:
+    def offsets(self, group: ColumnGroup) -> tuple[int, ...]:
         inner, stride = self._columns.inner, self._columns.block_stride
         starts = super().offsets(group)
         if inner == self._columns.stored or surely_at_most(group.columns, inner):
             return starts
         return tuple(s // inner * stride + s % inner for s in starts)
 
-    def mask_tail(self, group: Group) -> bool:
+    def mask_tail(self, group: ColumnGroup) -> bool:
         if group.end is not None:
             return True
         first = self._columns.count - (group.columns - group.lanes + group.tail)
         return group.tail > 0 and first + group.columns > self._columns.stored
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         base = self.source.base(f, args, outer)
         if self.block:
@@ -124,14 +133,16 @@ class DirectRight(RightSide):
 class CopiedRight(RightSide):
     """Contiguous columns whose depth steps lie far apart: copied vector by vector."""
 
-    def __init__(self, source: Source, depth: Sequence[Segment], columns: Columns) -> None:
+    def __init__(
+        self, source: OperandArray, depth: Sequence[Segment], columns: ContiguousColumns
+    ) -> None:
         super().__init__(source, depth)
         self._direct = DirectRight(source, depth, columns)
         self.block = self._direct.block
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         base = self._direct.open(f, args, outer, column, group, scratch)
         masked = self._direct.mask_tail(group)
@@ -161,13 +172,13 @@ class CopiedRight(RightSide):
 class TransposedRight(RightSide):
     """Columns `stride` apart whose innermost depth is contiguous: transposed in registers."""
 
-    def __init__(self, source: Source, depth: Sequence[Segment], stride: int) -> None:
+    def __init__(self, source: OperandArray, depth: Sequence[Segment], stride: int) -> None:
         super().__init__(source, depth)
         self._stride = stride
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         base = self.source.at(f, self.source.base(f, args, outer), f.mul(column, self._stride))
         strides = self.strides(group)
@@ -217,7 +228,7 @@ class TransposedRight(RightSide):
         return list(found[:count])
 
     def _ends(
-        self, f: llvm.Function, column: Value, group: Group, apart: Sequence[llvm.Operand]
+        self, f: llvm.Function, column: Value, group: ColumnGroup, apart: Sequence[llvm.Operand]
     ) -> Sequence[llvm.Operand]:
         """The same for the last vector of a group: columns behind the last real one repeat it, as
         what they hold is never stored."""
@@ -257,7 +268,7 @@ class TransposedRight(RightSide):
         f: llvm.Function,
         vectors: Sequence[Value],
         position: Value,
-        group: Group,
+        group: ColumnGroup,
         steps: int | Value,
         scratch: Value,
     ) -> None:
@@ -301,14 +312,14 @@ class GatheredRight(RightSide):
     by_vector = False
 
     def __init__(
-        self, source: Source, depth: Sequence[Segment], columns: Sequence[Segment], count: int
+        self, source: OperandArray, depth: Sequence[Segment], columns: Sequence[Segment], count: int
     ) -> None:
         super().__init__(source, depth)
         self._columns, self._count = tuple(columns), count
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         base = self.source.base(f, args, outer)
         accumulator = self.source.accumulator

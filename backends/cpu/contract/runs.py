@@ -14,7 +14,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import Source, constant_mask, linear_strides, unravel
+from .operands import OperandArray, constant_mask, linear_strides, unravel
 from .views import Segment
 from .window import Position, Spatial, place
 
@@ -47,7 +47,7 @@ class WindowRuns(LeftSide):
 
     def __init__(
         self,
-        source: Source,
+        source: OperandArray,
         features: Segment,
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial]],

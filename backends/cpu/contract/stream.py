@@ -15,7 +15,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from .left import LeftSide, PackedLeftSide
-from .operands import ColumnGroups, Group, constant_mask, unravel
+from .operands import ColumnGroup, ColumnGroups, constant_mask, unravel
 from .product import Product
 from .right import CopiedRight, DirectRight
 from .views import merge
@@ -64,7 +64,7 @@ def emit_stream(module: llvm.Module, name: str, product: Product) -> tuple[int, 
         return None
     left = _contiguous(product.left, product.depth)
     rows = product.rows
-    parts = ColumnGroups(Group(lanes, WIDTH // lanes), product.columns)
+    parts = ColumnGroups(ColumnGroup(lanes, WIDTH // lanes), product.columns)
     groups = parts.count
     # Of rows that the call decides, as many at a time as there are registers for.
     opened = isinstance(rows, SymbolicDim)
@@ -121,7 +121,7 @@ def _emit_group(
     product: Product,
     left: LeftSide,
     side: DirectRight,
-    group: Group,
+    group: ColumnGroup,
     steps: int,
     stride: int,
     rows: int,

@@ -1,8 +1,8 @@
 """Operands seen through transposes, reshapes, slices and broadcasts, as strides of what is stored.
 
-A `View` of a stored array gives every dimension as *segments* (size, stride), outermost first: one
-for a plain dimension, several where a reshape merged dimensions that do not lie evenly. So the
-inverse of a weight packing, transpose -> reshape -> slice, becomes plain strides again.
+An `OperandView` of a stored array gives every dimension as *segments* (size, stride), outermost
+first: one for a plain dimension, several where a reshape merged dimensions that do not lie evenly.
+So the inverse of a weight packing, transpose -> reshape -> slice, becomes plain strides again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class View:
+class OperandView:
     """What a value is, in terms of the stored array `source`."""
 
     source: Value
@@ -61,16 +61,16 @@ def merge(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     return tuple(merged)
 
 
-def stored_view(value: Value) -> View:
+def stored_view(value: Value) -> OperandView:
     """A value as it lies in memory: row-major."""
     dims, stride = [], 1
     for size in reversed(value.dims):
         dims.append(Dimension(size, merge([Segment(size, stride)]) if size else (Segment(0, 1),)))
         stride *= size
-    return View(value, 0, tuple(reversed(dims)))
+    return OperandView(value, 0, tuple(reversed(dims)))
 
 
-def view_of(value: Value) -> View | None:
+def view_of(value: Value) -> OperandView | None:
     """The value through all view-like operations above it; None where strides cannot say it."""
     op = value.op
     if op is None or op.name not in _STEPS:
@@ -79,11 +79,11 @@ def view_of(value: Value) -> View | None:
     return _STEPS[op.name](op, inner) if inner is not None else None
 
 
-def _transpose(op: Op, view: View) -> View:
+def _transpose(op: Op, view: OperandView) -> OperandView:
     return replace(view, dims=tuple(view.dims[i] for i in op.permutation))
 
 
-def _reverse(op: Op, view: View) -> View | None:
+def _reverse(op: Op, view: OperandView) -> OperandView | None:
     dims, offset = list(view.dims), view.offset
     for number in op.dimensions:
         dim = dims[number]
@@ -93,10 +93,10 @@ def _reverse(op: Op, view: View) -> View | None:
         dims[number] = Dimension(
             dim.extent, tuple(Segment(s.size, -s.stride) for s in dim.segments)
         )
-    return View(view.source, offset, tuple(dims))
+    return OperandView(view.source, offset, tuple(dims))
 
 
-def _broadcast(op: Op, view: View) -> View:
+def _broadcast(op: Op, view: OperandView) -> OperandView:
     dims = [Dimension(n, (Segment(n, 0),) if n != 1 else ()) for n in op.type.dims]
     for number, dim in zip(op.broadcast_dimensions, view.dims, strict=True):
         if dim.extent != 1 or op.type.dims[number] == 1:
@@ -104,7 +104,7 @@ def _broadcast(op: Op, view: View) -> View:
     return replace(view, dims=tuple(dims))
 
 
-def _slice(op: Op, view: View) -> View | None:
+def _slice(op: Op, view: OperandView) -> OperandView | None:
     dims, offset = [], view.offset
     bounds = zip(view.dims, op.type.dims, op.start_indices, op.strides, strict=True)
     for dim, extent, start, step in bounds:
@@ -116,7 +116,7 @@ def _slice(op: Op, view: View) -> View | None:
             dims.append(Dimension(extent, merge([Segment(extent, stride * step)])))
         else:
             return None
-    return View(view.source, offset, tuple(dims))
+    return OperandView(view.source, offset, tuple(dims))
 
 
 def _clipped(dim: Dimension, extent: int) -> Dimension:
@@ -130,10 +130,10 @@ def _clipped(dim: Dimension, extent: int) -> Dimension:
     return Dimension(extent, tuple(segments))
 
 
-def _reshape(op: Op, view: View) -> View | None:
+def _reshape(op: Op, view: OperandView) -> OperandView | None:
     """Regroups the segments; fails where a new dimension would cut one unevenly."""
     if 0 in op.type.dims:
-        return View(view.source, view.offset, tuple(
+        return OperandView(view.source, view.offset, tuple(
             Dimension(n, (Segment(n, 1),) if n != 1 else ()) for n in op.type.dims
         ))  # fmt: skip
     dims: list[Dimension] = []
@@ -180,7 +180,7 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
     return taken, Dimension(rest, tuple(left)) if rest != 1 else None
 
 
-def _convert(op: Op, view: View) -> View | None:
+def _convert(op: Op, view: OperandView) -> OperandView | None:
     """Loads widen numbers by themselves; it loses nothing, so it may be left to them."""
     return view if widens(op) else None
 

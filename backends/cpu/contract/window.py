@@ -14,7 +14,7 @@ from ....hlo.deciding import surely_below
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import Group, Source, linear_strides, not_negative, unravel
+from .operands import ColumnGroup, OperandArray, linear_strides, not_negative, unravel
 from .right import RightSide
 from .views import Segment
 
@@ -79,7 +79,7 @@ class WindowRight(RightSide):
 
     def __init__(
         self,
-        source: Source,
+        source: OperandArray,
         features: Segment,
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial | int]],
@@ -115,8 +115,8 @@ class WindowRight(RightSide):
         return len(self._walk) == len(self._positions)
 
     def open(
-        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value, group: Group,
-        scratch: Value,
+        self, f: llvm.Function, args: Value, outer: Sequence[Value], column: Value,
+        group: ColumnGroup, scratch: Value,
     ) -> Value:  # fmt: skip
         base = self.source.base(f, args, outer)
         if self.planes_contiguous or not self.rows_contiguous:
@@ -144,7 +144,7 @@ class WindowRight(RightSide):
         base: Value,
         outer: Sequence[Value],
         column: Value,
-        group: Group,
+        group: ColumnGroup,
         scratch: Value,
     ) -> None:
         if group.partial:
@@ -161,7 +161,7 @@ class WindowRight(RightSide):
         outer: Sequence[Value],
         column: Value,
         at: Value,
-        group: Group,
+        group: ColumnGroup,
         scratch: Value,
     ) -> Value:
         """Copies the windows of the columns from `at` on, as many as it returns."""
@@ -232,7 +232,7 @@ class WindowRight(RightSide):
             place = f.add(position, f.mul(loop.index, step))
             f.masked_store(value, f.pointer(target, place, accumulator), keep)
 
-    def _clear_tail(self, f: llvm.Function, group: Group, scratch: Value) -> None:
+    def _clear_tail(self, f: llvm.Function, group: ColumnGroup, scratch: Value) -> None:
         """Zeros in the last vector of every step: its lanes behind the last column are computed."""
         zeros = llvm.constant(llvm.vector(group.lanes, self.source.accumulator), 0)
         count = math.prod(loop.size for loop in self._loops)
@@ -248,7 +248,7 @@ class WindowRight(RightSide):
         base: Value,
         outer: Sequence[Value],
         column: Value,
-        group: Group,
+        group: ColumnGroup,
         scratch: Value,
     ) -> None:
         lanes, steps = group.lanes, self.strides(group)
@@ -329,7 +329,7 @@ class WindowLeft(LeftSide):
 
     def __init__(
         self,
-        source: Source,
+        source: OperandArray,
         features: Segment,
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial]],

@@ -30,7 +30,7 @@ from ..codegen import Target
 from .blocking import PANEL_VECTORS, height_parts, largest_rows, padded_depth, row_panels
 from .epilogue import Epilogue
 from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
-from .operands import Group, Source, not_negative, unravel
+from .operands import ColumnGroup, OperandArray, not_negative, unravel
 from .views import Segment, merge
 
 if TYPE_CHECKING:
@@ -127,20 +127,20 @@ def emit_winograd(
         (outputs // width, _TAPS, inputs, width), 0, columns, width,
         [3 * step, step],
     )  # fmt: skip
-    image = Source(
+    image = OperandArray(
         arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
         geometry.input.offset, (geometry.batch_step,),
     )  # fmt: skip
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
     weights = arguments.index(geometry.kernel.source)
-    emitter = _Emitter(
+    emitter = _WinogradEmitter(
         module, name, geometry, body, len(arguments), accumulator, target, image, weights, width
     )
     return emitter.emit()
 
 
-class _Emitter:
+class _WinogradEmitter:
     def __init__(
         self,
         module: llvm.Module,
@@ -150,7 +150,7 @@ class _Emitter:
         arguments: int,
         accumulator: str,
         target: Target,
-        image: Source,
+        image: OperandArray,
         weights: int,
         width: int,
     ) -> None:
@@ -513,7 +513,7 @@ class _Emitter:
         with f.for_range(first, last) as loop:
             start = f.mul(f.sub(loop.index, first), length)
             tile_line = f.pointer(results, start, self.accumulator)
-            columns = Group(self.lanes, self.vectors)
+            columns = ColumnGroup(self.lanes, self.vectors)
             outer = batch, loop.index
             self.epilogue.emit(f, args, outer, zero, column, count, tile_line, columns)
         f.ret()

@@ -14,9 +14,9 @@ from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter
-from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...llvm.target import KernelCode
-from ...plain.boxes import Box, boxes, crossing
+from ...plain.boxes import IndexBox, boxes, crossing
 from ...plain.frame import Frame, computable, cost, steps, tile_range
 from ..codegen import Target
 from . import blocking, transpose
@@ -51,7 +51,7 @@ def _box(
     target: Target,
     emitter: ElementEmitter,
     region: Region,
-    box: Box,
+    box: IndexBox,
     first: int,
     cut: LoopBlocking | None,
 ) -> int:
@@ -114,7 +114,7 @@ def _rows(
         row = f.udiv(loop.index, blocks)
         begin = f.mul(f.sub(loop.index, f.mul(row, blocks)), block)
         end = f.min(f.add(begin, block), inner)
-        yield of_axis(Axis(row, rows, SAME, scopes.depth)), begin, end
+        yield of_axis(LoopAxis(row, rows, SAME, scopes.depth)), begin, end
 
 
 def _outer_positions(

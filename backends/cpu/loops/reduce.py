@@ -15,7 +15,7 @@ from ....hlo.graph import Region
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
-from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...llvm.target import KernelCode
 from ...plain.frame import Frame, computable, cost, lanes_for, tile_range
 from ...plain.monoid import Reduction, flat, nested, spread, unflat
@@ -42,14 +42,14 @@ def emit(
 ) -> KernelCode:
     """The kernel of a `reduce` fusion's region that it takes. `cut` says how many lanes and
     accumulators; None: as many as usual."""
-    return _Reduce(region, target, _reductions(region), cut).emit(flops)
+    return _ReduceEmitter(region, target, _reductions(region), cut).emit(flops)
 
 
 def _reductions(region: Region) -> list[Reduction]:
     return [Reduction(op) for op in region.ops if op.name == "reduce"]
 
 
-class _Reduce:
+class _ReduceEmitter:
     def __init__(
         self,
         region: Region,
@@ -216,7 +216,7 @@ class _Reduce:
         ):
             row = f.udiv(loop.index, wide + rest)
             block = f.sub(loop.index, f.mul(row, wide + rest))
-            place = of_axis(Axis(row, rows, SAME, scopes.depth))
+            place = of_axis(LoopAxis(row, rows, SAME, scopes.depth))
             extents = [self.extent(self.groups[n]) for n in outer]
             positions = delinear(self.emitter.indexer, place, extents, 1)
             kept = dict(zip(outer, positions, strict=True))
@@ -227,7 +227,7 @@ class _Reduce:
                     stride = width * copies
                     begin = f.mul(block, stride)
                     lanes = CONSECUTIVE if width > 1 else SAME
-                    at = of_axis(Axis(begin, inner, lanes, scopes.depth, stride))
+                    at = of_axis(LoopAxis(begin, inner, lanes, scopes.depth, stride))
                     self.column(kept, inside, at, width, copies, None)
             if rest:
                 with ExitStack() as stack:
@@ -235,7 +235,7 @@ class _Reduce:
                         stack.enter_context(scopes.branch(f.compare("sge", block, wide)))
                     begin = f.add(f.mul(f.sub(block, wide), rest_width), rest_start)
                     lanes = CONSECUTIVE if rest_width > 1 else SAME
-                    at = of_axis(Axis(begin, inner, lanes, scopes.depth, rest_width))
+                    at = of_axis(LoopAxis(begin, inner, lanes, scopes.depth, rest_width))
                     mask = None
                     if rest_width > 1:
                         left = f.sub(f.lift(inner, "i64"), begin)

@@ -17,18 +17,18 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask, Override, splat
-from ...llvm.index import CONSECUTIVE, GENERAL, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import CONSECUTIVE, GENERAL, Affine, LoopAxis, delinear, linear, of_axis
 from ...llvm.target import KernelCode
 from ...plain.frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
 from ...plain.monoid import Reduction, flat, unflat
-from ...plain.passes import Pass, cone, outer_rank, plan
+from ...plain.passes import RowPass, cone, outer_rank, plan
 from ..codegen import Target
 from .blocking import LoopBlocking
 
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
 
 
-class _Rows:
+class _RowsEmitter:
     def __init__(
         self, region: Region, target: Target, outer: int, cut: LoopBlocking | None = None
     ) -> None:
@@ -94,14 +94,14 @@ class _Rows:
         base = self.lane_axis.get(count)
         if base is None:
             zero = llvm.constant("i64", 0)
-            axis = Axis(zero, count, CONSECUTIVE, self.frame.scopes.depth, width)
+            axis = LoopAxis(zero, count, CONSECUTIVE, self.frame.scopes.depth, width)
             base = self.lane_axis[count] = of_axis(axis)
         return [
             (base + place, self.masks[count] if count - place < width else None)
             for place in range(0, count, width)
         ]
 
-    def run(self, step: Pass) -> None:
+    def run(self, step: RowPass) -> None:
         count = math.prod(step.inner)
         for value in step.saves:
             size = -(-count * llvm.bits_of(elements.register_type(value.element)) // 8)
@@ -120,10 +120,10 @@ class _Rows:
         for value in step.saves:
             self.emitter.overrides[value] = self.reload(value, step.inner)
 
-    def index(self, step: Pass, j: Affine, width: int) -> tuple[Affine, ...]:
+    def index(self, step: RowPass, j: Affine, width: int) -> tuple[Affine, ...]:
         return (*self.row, *delinear(self.emitter.indexer, j, step.inner, width))
 
-    def reduce(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
+    def reduce(self, step: RowPass, reductions: Sequence[Reduction], count: int) -> None:
         """All recognised reductions of a pass, several accumulators each."""
         f, scopes = self.f, self.frame.scopes
         if self.straight(count):
@@ -163,7 +163,7 @@ class _Rows:
             scalar = reduction.across(f, [total], total_lanes(total))
             self.conclude(reduction, scalar)
 
-    def reduce_straight(self, step: Pass, reductions: Sequence[Reduction], count: int) -> None:
+    def reduce_straight(self, step: RowPass, reductions: Sequence[Reduction], count: int) -> None:
         """Reductions of a short row: what is read stays known for later passes."""
         width = self.lanes(count)
         for reduction in reductions:
@@ -188,7 +188,7 @@ class _Rows:
 
     def rest(
         self,
-        step: Pass,
+        step: RowPass,
         reductions: Sequence[Reduction],
         sums: list[Register],
         whole: int,
@@ -224,7 +224,7 @@ class _Rows:
             loop.carry(*flat(updated))
         return unflat(loop.results, sums)
 
-    def fold(self, step: Pass, reduction: Reduction, count: int) -> None:
+    def fold(self, step: RowPass, reduction: Reduction, count: int) -> None:
         """A reduction with another body: in the order of the elements."""
         f, scopes = self.f, self.frame.scopes
         start = self.initial(reduction)
@@ -238,14 +238,14 @@ class _Rows:
         self.publish(reduction, unflat(loop.results, start))
 
     def fold_segments(
-        self, step: Pass, reduction: Reduction, start: list[Register], count: int
+        self, step: RowPass, reduction: Reduction, start: list[Register], count: int
     ) -> tuple[list[Register], int]:
         """Each lane folds a segment of neighbours; then the segments are joined in order."""
         f, scopes = self.f, self.frame.scopes
         width = self.width
         length = count // width
         segments = llvm.vector_constant("i32", [lane * length for lane in range(width)])
-        axis = Axis(segments, count - length + 1, GENERAL, scopes.depth)
+        axis = LoopAxis(segments, count - length + 1, GENERAL, scopes.depth)
 
         def read(k: Affine) -> list[Register]:
             at = self.index(step, (of_axis(axis) + k).within(0, count - 1), width)
@@ -261,7 +261,7 @@ class _Rows:
             start = reduction.combine(f, start, part, 1)
         return start, length * width
 
-    def unroll(self, step: Pass, count: int) -> int:
+    def unroll(self, step: RowPass, count: int) -> int:
         """Independent accumulators hide the latency of additions; long bodies do so anyway."""
         if self.cut:
             return max(1, self.cut.unroll // (2 if count > 2 else 1))
@@ -299,7 +299,7 @@ class _Rows:
     def given(self, register: Register) -> Override:
         return lambda index, width: splat(self.f, register, width)
 
-    def save(self, step: Pass, at: tuple[Affine, ...], width: int, mask: Mask | None) -> None:
+    def save(self, step: RowPass, at: tuple[Affine, ...], width: int, mask: Mask | None) -> None:
         """Keeps what later passes need again."""
         for value in step.saves:
             register = self.emitter.value(value, at, width, mask)
@@ -333,7 +333,7 @@ class _Rows:
         kind = elements.register_type(value.element)
         return self.f.pointer(self.saved[value], math.prod(inner), kind)
 
-    def finish(self, step: Pass, count: int) -> None:
+    def finish(self, step: RowPass, count: int) -> None:
         """Computes and stores roots of one shape."""
         roots = [self.region.results[number] for number in step.roots]
         if self.straight(count):
@@ -356,7 +356,7 @@ class _Rows:
 
     def store(
         self,
-        step: Pass,
+        step: RowPass,
         roots: Sequence[Value],
         at: tuple[Affine, ...],
         width: int,
@@ -396,4 +396,4 @@ def emit(
     turn."""
     outer = outer_rank(region)
     assert outer is not None
-    return _Rows(region, target, outer, cut).emit(flops)
+    return _RowsEmitter(region, target, outer, cut).emit(flops)

@@ -16,15 +16,15 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask
-from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, of_axis
-from ...plain.boxes import Box, Crossing
+from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, delinear, of_axis
+from ...plain.boxes import Crossing, IndexBox
 from ...plain.frame import Frame, steps, tile_range
 
 if TYPE_CHECKING:
     from .blocking import LoopBlocking
 
 
-class _Staged(ElementEmitter):
+class _StagedBlocks(ElementEmitter):
     """Reads staged arguments from their blocks."""
 
     blocks: dict[str, llvm.Value]
@@ -53,7 +53,7 @@ def emit(
     frame: Frame,
     plain: ElementEmitter,
     region: Region,
-    box: Box,
+    box: IndexBox,
     crossing: Crossing,
     first: int,
     cut: LoopBlocking | None,
@@ -73,7 +73,7 @@ def emit(
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
     tiles = math.prod(others) * (blocks + (1 if rest else 0))
-    staged = _Staged(f, region, frame.pointers, scopes=scopes)
+    staged = _StagedBlocks(f, region, frame.pointers, scopes=scopes)
     staged.lanes = width
     staged.blocks = {
         frame.pointers[n].name: f.alloca(
@@ -98,20 +98,20 @@ def emit(
         per = blocks + (1 if rest else 0)
         other = f.udiv(loop.index, per)
         block = f.sub(loop.index, f.mul(other, per))
-        place = of_axis(Axis(other, math.prod(others), SAME, scopes.depth))
+        place = of_axis(LoopAxis(other, math.prod(others), SAME, scopes.depth))
         outer = delinear(plain.indexer, place, others, 1)
         if blocks:
             with scopes.branch(f.compare("slt", block, blocks)):
                 # The axis belongs to the branch: what uses it must not move out of the test.
                 start = f.mul(block, width)
-                base = of_axis(Axis(start, across - width + 1, SAME, scopes.depth, width))
+                base = of_axis(LoopAxis(start, across - width + 1, SAME, scopes.depth, width))
                 whole = inner - inner % width
                 with scopes.loop(0, whole, width, extent=inner, multiple=width) as (j, j_loop):
                     for number in crossing.strides:
                         _stage(frame, staged, region, crossing, number, outer, base, j, width)
                     with scopes.loop(0, width, extent=width) as (r, _):
                         staged.row = r
-                        lanes = Axis(j_loop.index, inner, CONSECUTIVE, scopes.depth, width)
+                        lanes = LoopAxis(j_loop.index, inner, CONSECUTIVE, scopes.depth, width)
                         at = index(outer, (base + r).within(0, across - 1), of_axis(lanes), width)
                         frame.store_roots(staged, region, at, width, None)
                 if inner % width:
@@ -128,7 +128,7 @@ def emit(
 
 def _stage(
     frame: Frame,
-    staged: _Staged,
+    staged: _StagedBlocks,
     region: Region,
     crossing: Crossing,
     number: int,

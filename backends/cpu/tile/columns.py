@@ -24,7 +24,7 @@ _VECTORS = 4  # columns at a time: sums that hide the latency of an addition
 
 
 @dataclass
-class _Pass:
+class _ColumnPass:
     reductions: list[Reduction] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
 
@@ -61,10 +61,10 @@ def _fits(op: Op, dims: tuple[int, ...]) -> bool:
 
 def emit(region: Region, target: Target, flops: float) -> KernelCode:
     """The kernel of a region that `fits`: one tile."""
-    return _Columns(region, target).emit(flops)
+    return _ColumnsEmitter(region, target).emit(flops)
 
 
-class _Columns:
+class _ColumnsEmitter:
     def __init__(self, region: Region, target: Target) -> None:
         self.region, self.target = region, target
         self.frame = Frame(target, region.argument_types, region.result_types)
@@ -77,12 +77,12 @@ class _Columns:
         self.passes = self._plan()
         self.found: dict[tuple[Value, object], Register] = {}
 
-    def _plan(self) -> list[_Pass]:
+    def _plan(self) -> list[_ColumnPass]:
         stages: dict[Value, int] = {}
         for op in self.region.ops:
             own = max((stages.get(value, 0) for value in op.operands), default=0)
             stages[op.results[0]] = own + (op.name == "reduce")
-        passes = [_Pass() for _ in range(max(stages.values()) + 1)]
+        passes = [_ColumnPass() for _ in range(max(stages.values()) + 1)]
         for op in self.region.ops:
             if op.name == "reduce":
                 stage = max(stages.get(value, 0) for value in op.operands)
@@ -145,7 +145,9 @@ class _Columns:
                     )
         self.emitter.base = 0
 
-    def _pass(self, step: _Pass, places: Sequence[Affine], width: int, mask: Mask | None) -> None:
+    def _pass(
+        self, step: _ColumnPass, places: Sequence[Affine], width: int, mask: Mask | None
+    ) -> None:
         f, scopes, emitter = self.f, self.frame.scopes, self.emitter
         start = [r.identity(width)[0] for r in step.reductions for _ in places]
         with scopes.loop(0, self.rows, 1, flat(start), extent=self.rows, lanes=SAME) as (n, loop):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
 from ...llvm import elements
-from .cut import Block, Step
-from .scope import Place, Scope
+from .cut import BodyBlock, BodyStep
+from .scope import BlockScope, ValuePlace
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _carried(
-    driver: Driver, block: Block, number: int, scope: Scope, body: Block, first: int
+    driver: Driver, block: BodyBlock, number: int, scope: BlockScope, body: BodyBlock, first: int
 ) -> Iterator[Carried]:
     """The carried values of a loop, in two slots each that change places every turn."""
     step = block.steps[number]
@@ -43,10 +43,10 @@ def _carried(
         if result in driver.cutter.native:
             scope.registers[result] = carried.register(position)
         else:
-            scope.places[result] = Place(carried.pointer(position))
+            scope.places[result] = ValuePlace(carried.pointer(position))
 
 
-def _free(step: Step, value: Value, scope: Scope) -> bool:
+def _free(step: BodyStep, value: Value, scope: BlockScope) -> bool:
     """Whether a loop may change the slot of an initial value: nothing else inside reads it."""
     place = scope.places.get(value)
     if place is None or not place.own or value not in scope.owned:
@@ -59,9 +59,9 @@ def _free(step: Step, value: Value, scope: Scope) -> bool:
 
 def _for(
     driver: Driver,
-    block: Block,
+    block: BodyBlock,
     number: int,
-    scope: Scope,
+    scope: BlockScope,
     inside: frozenset[Op],
     split: bool,
 ) -> None:
@@ -80,9 +80,9 @@ def _for(
 
 def _while(
     driver: Driver,
-    block: Block,
+    block: BodyBlock,
     number: int,
-    scope: Scope,
+    scope: BlockScope,
     inside: frozenset[Op],
     split: bool,
 ) -> None:
@@ -96,7 +96,7 @@ def _while(
         carried.bind(test, condition.region)
         holds = f.alloca("i1")
 
-        def finish(inner: Scope) -> None:
+        def finish(inner: BlockScope) -> None:
             f.store(driver.scalar(condition.region.results[0], inner), holds)
 
         driver.block(condition, test, inside, split, finish)
@@ -111,9 +111,9 @@ def _while(
 
 def _branches(
     driver: Driver,
-    block: Block,
+    block: BodyBlock,
     number: int,
-    scope: Scope,
+    scope: BlockScope,
     inside: frozenset[Op],
     split: bool,
 ) -> None:
@@ -125,16 +125,16 @@ def _branches(
         if result in driver.cutter.native:
             registers[position] = f.alloca(elements.register_type(result.element))
         else:
-            scope.places[result] = Place(driver.take(result, scope))
+            scope.places[result] = ValuePlace(driver.take(result, scope))
 
-    def run(body: Block) -> None:
+    def run(body: BodyBlock) -> None:
         places = {
             value: scope.places[result]
             for value, result in zip(body.region.results, step.outputs, strict=True)
             if result not in driver.cutter.native and fresh(body, value)
         }
 
-        def finish(inner: Scope) -> None:
+        def finish(inner: BlockScope) -> None:
             for position, value in enumerate(body.region.results):
                 if position in registers:
                     f.store(driver.scalar(value, inner), registers[position])
@@ -172,7 +172,9 @@ CONTROL = {
 class Carried:
     """The state of a loop: registers, and for each tile the current slot and the spare one."""
 
-    def __init__(self, driver: Driver, body: Block, first: int, results: Sequence[Value]) -> None:
+    def __init__(
+        self, driver: Driver, body: BodyBlock, first: int, results: Sequence[Value]
+    ) -> None:
         self.driver, self.f, self.body, self.first = driver, driver.f, body, first
         self.results = results
         self._cells: dict[int, llvm.Value] = {}
@@ -206,7 +208,7 @@ class Carried:
     def pointer(self, position: int) -> llvm.Value:
         return self.f.load("ptr", self._cells[position])
 
-    def bind(self, scope: Scope, region: Region | None = None) -> None:
+    def bind(self, scope: BlockScope, region: Region | None = None) -> None:
         """Makes the arguments of the body (or of the condition) known."""
         region = region or self.body.region
         for position in range(len(self.results)):
@@ -214,17 +216,17 @@ class Carried:
             if position in self._registers:
                 scope.registers[argument] = self.register(position)
             else:
-                scope.places[argument] = Place(self.pointer(position))
+                scope.places[argument] = ValuePlace(self.pointer(position))
 
-    def wanted(self) -> dict[Value, Place]:
+    def wanted(self) -> dict[Value, ValuePlace]:
         """Where the body computes its results: in the spare slots."""
         return {
-            self.body.region.results[position]: Place(self.f.load("ptr", spare))
+            self.body.region.results[position]: ValuePlace(self.f.load("ptr", spare))
             for position, spare in self._spares.items()
             if fresh(self.body, self.body.region.results[position])
         }
 
-    def finish(self, scope: Scope) -> None:
+    def finish(self, scope: BlockScope) -> None:
         """Ends a turn: all results first, then they become the current values."""
         driver, f, results = self.driver, self.f, self.body.region.results
         registers = [(p, driver.scalar(results[p], scope)) for p in sorted(self._registers)]
@@ -241,7 +243,7 @@ class Carried:
             f.store(old, spare)
 
 
-def fresh(block: Block, value: Value) -> bool:
+def fresh(block: BodyBlock, value: Value) -> bool:
     """Whether a nest of this block computes the value, which is one result: it can do so there."""
     made = any(step.kind == "nest" and value in step.outputs for step in block.steps)
     return made and block.region.results.count(value) == 1

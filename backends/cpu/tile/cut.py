@@ -23,7 +23,7 @@ STORES = frozenset({"tile_store", "tile_scatter"})
 
 
 @dataclass(eq=False)
-class Step:
+class BodyStep:
     """One operation. `inputs` and `outputs` are the body's values, whatever the operation's own
     operands and results are; `blocks` are the bodies of control flow."""
 
@@ -31,7 +31,7 @@ class Step:
     op: Op
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BodyBlock, ...] = ()
 
     def uses(self) -> Iterator[Value]:
         """Values used here or in the blocks inside."""
@@ -41,18 +41,18 @@ class Step:
 
 
 @dataclass(eq=False)
-class Block:
+class BodyBlock:
     """The steps of one region in order. `last` are the values that no later step uses, by the
     number of the step that uses them last. `whole`: the steps where the region's masks hold in
     whole tiles; itself where there are none."""
 
     region: Region
-    steps: list[Step]
+    steps: list[BodyStep]
     last: dict[int, list[Value]] = field(default_factory=dict)
-    masked: Block | None = None
+    masked: BodyBlock | None = None
 
     @property
-    def whole(self) -> Block:
+    def whole(self) -> BodyBlock:
         return self.masked or self
 
     def uses(self) -> Iterator[Value]:
@@ -60,7 +60,7 @@ class Block:
             yield from step.uses()
         yield from self.region.results
 
-    def walk(self) -> Iterator[Step]:
+    def walk(self) -> Iterator[BodyStep]:
         for step in self.steps:
             yield step
             for block in step.blocks:
@@ -84,10 +84,10 @@ class Cutter:
         self.native: set[Value] = set()
         self._mark()
 
-    def cut(self) -> Block:
+    def cut(self) -> BodyBlock:
         return self._versions(self.body, frozenset(self.idle))
 
-    def _versions(self, region: Region, holding: frozenset[Op]) -> Block:
+    def _versions(self, region: Region, holding: frozenset[Op]) -> BodyBlock:
         """The block of a region where these masks hold; and where all of its own do, too."""
         block = self._block(region, holding)
         masks = self.masks.get(region)
@@ -146,15 +146,15 @@ class Cutter:
 
     # Steps.
 
-    def _block(self, region: Region, holding: frozenset[Op]) -> Block:
+    def _block(self, region: Region, holding: frozenset[Op]) -> BodyBlock:
         """Stores come as late as possible, so that what is computed between them is fused."""
-        steps: list[Step] = []
+        steps: list[BodyStep] = []
         pending = [
             value.op
             for value in region.captures()
             if value.op is not None and value.op.name == "constant" and value not in self.native
         ]
-        stores: list[Step] = []
+        stores: list[BodyStep] = []
         made: set[Value] = {op.result for op in pending}
 
         def flush() -> None:
@@ -171,7 +171,7 @@ class Cutter:
                 continue
             inner = op.regions if kind == "control" else ()
             blocks = tuple(self._versions(body, holding) for body in inner)
-            step = Step(kind, op, op.operands, op.results, blocks)
+            step = BodyStep(kind, op, op.operands, op.results, blocks)
             if kind == "store":
                 stores.append(step)
                 continue
@@ -183,7 +183,7 @@ class Cutter:
                 stores.clear()
             steps.append(step)
         flush()
-        block = Block(region, [*steps, *stores])
+        block = BodyBlock(region, [*steps, *stores])
         _mark_last(block)
         return block
 
@@ -202,7 +202,7 @@ class Cutter:
     def _native_op(self, op: Op) -> bool:
         return bool(op.results) and op.results[0] in self.native
 
-    def _nests(self, region: Region, ops: Sequence[Op], holding: frozenset[Op]) -> list[Step]:
+    def _nests(self, region: Region, ops: Sequence[Op], holding: frozenset[Op]) -> list[BodyStep]:
         """Fused operations between two boundaries. Constants are made again wherever they are
         used, so none is read from scratch because it stands outside of a loop."""
         own = set(ops)
@@ -237,12 +237,12 @@ class Cutter:
             kind = "alias" if op.name == "reshape" else "nest"
             sources = tuple(names.get(value, value) for value in op.operands)
             found = tuple(names.get(value, value) for value in op.results)
-            steps.append(Step(kind, op, sources, found))
+            steps.append(BodyStep(kind, op, sources, found))
         for root, result in repeated:
             source = names[result]
             op = source.op or root.op
             assert op is not None
-            steps.append(Step("alias", op, (source,), (root,)))
+            steps.append(BodyStep("alias", op, (source,), (root,)))
         return joined_columns(steps, set(roots))
 
 
@@ -277,10 +277,10 @@ def unmasked(
     return kept[::-1], computed
 
 
-def joined_columns(steps: list[Step], needed: set[Value]) -> list[Step]:
+def joined_columns(steps: list[BodyStep], needed: set[Value]) -> list[BodyStep]:
     """The steps with neighbouring nests over the columns of one tile made one. `needed` are the
     values that are used behind these steps."""
-    found: list[Step] = []
+    found: list[BodyStep] = []
     number = 0
     while number < len(steps):
         best, count = steps[number], 1
@@ -296,11 +296,11 @@ def joined_columns(steps: list[Step], needed: set[Value]) -> list[Step]:
     return found
 
 
-def _loop(step: Step) -> bool:
+def _loop(step: BodyStep) -> bool:
     return step.kind == "nest" and step.op.attributes.get("kind") in ("loop", "reduce", "rows")
 
 
-def _joined(steps: Sequence[Step], needed: set[Value]) -> Step:
+def _joined(steps: Sequence[BodyStep], needed: set[Value]) -> BodyStep:
     """One nest that does what several do one after the other."""
     made = [value for step in steps for value in step.outputs]
     inputs = list(dict.fromkeys(v for step in steps for v in step.inputs if v not in made))
@@ -316,7 +316,7 @@ def _joined(steps: Sequence[Step], needed: set[Value]) -> Step:
         "fusion", arguments([v.type for v in inputs]), {"kind": "columns"}, (region,),
         region.result_types, origin, check=False,
     )  # fmt: skip
-    return Step("nest", op, tuple(inputs), tuple(outputs))
+    return BodyStep("nest", op, tuple(inputs), tuple(outputs))
 
 
 def _scalar(op: Op) -> bool:
@@ -330,7 +330,7 @@ def _scalar(op: Op) -> bool:
     return not op.regions and bool(op.operands) and arithmetic.supports(op)
 
 
-def _inner(step: Step) -> Iterator[Step]:
+def _inner(step: BodyStep) -> Iterator[BodyStep]:
     """Accesses of memory inside control flow."""
     for block in step.blocks:
         for inner in block.walk():
@@ -343,7 +343,7 @@ def _all_operands(op: Op) -> list[Value]:
     return [*op.operands, *captured]
 
 
-def _mark_last(block: Block) -> None:
+def _mark_last(block: BodyBlock) -> None:
     """Fills `last`: a value lives as long as those that are other names of it."""
     source: dict[Value, Value] = {}
     final: dict[Value, int] = {}

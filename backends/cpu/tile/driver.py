@@ -23,13 +23,13 @@ from ...llvm.target import KernelCode
 from ..codegen import Target
 from .arena import Arena
 from .control import CONTROL
-from .cut import Block, Cutter, Step
+from .cut import BodyBlock, BodyStep, Cutter
 from .layout import turned
-from .moves import Move, move_of
+from .moves import TileMove, move_of
 from .nests import EmitNest, Nest, Nests, view_of
 from .parting import Parting
-from .scope import Finish, Place, Scope
-from .windows import Windows, contiguous, offsets_of
+from .scope import BlockScope, Finish, ValuePlace
+from .windows import WindowFacts, contiguous, offsets_of
 
 SYMBOL = "kernel"
 
@@ -51,7 +51,7 @@ class Driver:
         }
         kernel = kernel.with_operands(kernel.operands, [self.region, *kernel.regions[1:]])
         self.kernel, self.target = kernel, target
-        self.windows = Windows(kernel)
+        self.windows = WindowFacts(kernel)
         self.cutter = Cutter(kernel, self.windows.masks, self.windows.idle)
         self.module = target.module()
         self.f = self.module.kernel(SYMBOL)
@@ -112,18 +112,20 @@ class Driver:
                 source = self.memory[self.region.arguments[start]]
                 self.copy(self.memory[result], source, result)
 
-    def _tile(self, block: Block, flat: llvm.Value) -> None:
+    def _tile(self, block: BodyBlock, flat: llvm.Value) -> None:
         f, ids = self.f, []
         for number, size in enumerate(reversed(self.kernel.grid)):
             last = number == len(self.kernel.grid) - 1
             ids.append(flat if last else f.urem(flat, size))
             flat = f.udiv(flat, size)
         self.ids = [f.cast("trunc", one, "i32") for one in reversed(ids)]
-        self.block(block, Scope(), frozenset(), True, lambda scope: None)
+        self.block(block, BlockScope(), frozenset(), True, lambda scope: None)
 
     # Versions.
 
-    def _inside(self, accesses: Sequence[Op], scope: Scope, masks: Sequence[Op] = ()) -> llvm.Value:
+    def _inside(
+        self, accesses: Sequence[Op], scope: BlockScope, masks: Sequence[Op] = ()
+    ) -> llvm.Value:
         """Whether all these windows lie inside, and all these masks hold in whole tiles."""
         f = self.f
         known: dict[tuple[Offset, str, Dim], llvm.Value] = {}
@@ -147,7 +149,7 @@ class Driver:
             total = f.land(total, test)
         return total
 
-    def _pointer(self, op: Op, scope: Scope) -> llvm.Value:
+    def _pointer(self, op: Op, scope: BlockScope) -> llvm.Value:
         """The address of the first element of a window that lies inside."""
         memory = op.operands[0]
         at = self.f.constant("i64", 0)
@@ -158,7 +160,7 @@ class Driver:
             )
         return self.f.pointer(self.memory[memory], at, f"i{8 * memory.element.itemsize}")
 
-    def _want(self, block: Block, scope: Scope, inside: frozenset[Op]) -> None:
+    def _want(self, block: BodyBlock, scope: BlockScope, inside: frozenset[Op]) -> None:
         """Tiles of this block that are computed where they are stored."""
         for step in block.steps:
             if step.kind != "store" or step.op not in self.windows.direct:
@@ -169,9 +171,9 @@ class Driver:
             if not (alone and made and self._last_reader(block, step.op)):
                 continue
             if step.op in inside or self.windows.proven(step.op):
-                scope.wanted[value] = Place(self._pointer(step.op, scope))
+                scope.wanted[value] = ValuePlace(self._pointer(step.op, scope))
 
-    def _last_reader(self, block: Block, store: Op) -> bool:
+    def _last_reader(self, block: BodyBlock, store: Op) -> bool:
         """Whether windows of an input that may lie where `store` writes are read no more once its
         tile is computed, and while it is computed only element by element."""
         target, tile = store.operands[:2]
@@ -192,7 +194,7 @@ class Driver:
                     return False
         return True
 
-    def affine(self, offset: Offset, scope: Scope) -> llvm.Value:
+    def affine(self, offset: Offset, scope: BlockScope) -> llvm.Value:
         f = self.f
         total = f.constant("i64", offset.constant)
         for variable, factor in offset.terms:
@@ -201,7 +203,12 @@ class Driver:
         return total
 
     def block(
-        self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
+        self,
+        block: BodyBlock,
+        scope: BlockScope,
+        inside: frozenset[Op],
+        split: bool,
+        finish: Finish,
     ) -> None:
         """A block, in two versions if windows in it may reach outside; `finish` ends each."""
         if self.parts is not None:
@@ -226,7 +233,12 @@ class Driver:
     # Steps.
 
     def steps(
-        self, block: Block, scope: Scope, inside: frozenset[Op], split: bool, finish: Finish
+        self,
+        block: BodyBlock,
+        scope: BlockScope,
+        inside: frozenset[Op],
+        split: bool,
+        finish: Finish,
     ) -> None:
         self._want(block, scope, inside)
         for number, step in enumerate(block.steps):
@@ -251,7 +263,7 @@ class Driver:
                 self.arena.give(offset)
         scope.owned.clear()
 
-    def _evaluate(self, op: Op, scope: Scope) -> llvm.Value:
+    def _evaluate(self, op: Op, scope: BlockScope) -> llvm.Value:
         """A scalar in a register."""
         if op.name == "constant":
             value = op.attributes["value"].splat_value
@@ -273,7 +285,7 @@ class Driver:
         assert isinstance(register, llvm.Value)
         return register
 
-    def scalar(self, value: Value, scope: Scope) -> llvm.Value:
+    def scalar(self, value: Value, scope: BlockScope) -> llvm.Value:
         """The register of a scalar, read from memory if a nest computed it."""
         found = scope.registers.get(value)
         if found is None:
@@ -287,17 +299,17 @@ class Driver:
             scope.registers[value] = found
         return found
 
-    def _place(self, value: Value, scope: Scope) -> Place:
+    def _place(self, value: Value, scope: BlockScope) -> ValuePlace:
         """Where a value lies; a scalar in a register is written down first."""
         found = scope.places.get(value)
         if found is None:
             register = self.scalar(value, scope)
             at = self.f.alloca("i8", 64)
             self.f.store(elements.narrow(self.f, register, value.element), at)
-            found = scope.places[value] = Place(at)
+            found = scope.places[value] = ValuePlace(at)
         return found
 
-    def dense(self, value: Value, scope: Scope) -> llvm.Value:
+    def dense(self, value: Value, scope: BlockScope) -> llvm.Value:
         """The address of a value that lies row-major, copied if it is a window."""
         place = self._place(value, scope)
         if place.view is None:
@@ -307,22 +319,23 @@ class Driver:
         scope.places[value] = copy
         return copy.pointer
 
-    def _slot(self, value: Value, scope: Scope) -> Place:
+    def _slot(self, value: Value, scope: BlockScope) -> ValuePlace:
         """Scratch for a value that is about to be computed."""
         wanted = scope.wanted.get(value)
         if wanted is not None:
             return wanted
-        return Place(self.take(value, scope), None, True)
+        return ValuePlace(self.take(value, scope), None, True)
 
-    def take(self, value: Value, scope: Scope) -> llvm.Value:
+    def take(self, value: Value, scope: BlockScope) -> llvm.Value:
         offset = self.arena.take(largest(value.tensor.bytes))
         scope.owned.setdefault(value, []).append(offset)
         return self.f.pointer(self.scratch, offset, "i8")
 
-    def _nest(self, step: Step, scope: Scope) -> None:
+    def _nest(self, step: BodyStep, scope: BlockScope) -> None:
         fused = step.op.name == "fusion"
         places = [
-            self._place(v, scope) if fused else Place(self.dense(v, scope)) for v in step.inputs
+            self._place(v, scope) if fused else ValuePlace(self.dense(v, scope))
+            for v in step.inputs
         ]
         nest = self.nests.nest(step.op, [place.view for place in places])
         for value in step.outputs:
@@ -369,14 +382,14 @@ class Driver:
 
     # Memory.
 
-    def _load(self, op: Op, scope: Scope, inside: frozenset[Op]) -> None:
+    def _load(self, op: Op, scope: BlockScope, inside: frozenset[Op]) -> None:
         memory, value = op.operands[0], op.result
         if op.name == "tile_load" and (op in inside or self.windows.proven(op)):
             pointer = self._pointer(op, scope)
             view = view_of(op.sizes, memory.dims)
             if contiguous(op.sizes, memory.dims):
                 view = None
-            place = Place(pointer, view)
+            place = ValuePlace(pointer, view)
             scope.places[value] = place
             if memory not in self.windows.inputs:
                 # What the result holds may change before the value is used.
@@ -397,9 +410,9 @@ class Driver:
         with branch.otherwise():
             self._move(op, place.pointer, scope)
             branch.give(place.pointer)
-        scope.places[value] = Place(branch.results[0])
+        scope.places[value] = ValuePlace(branch.results[0])
 
-    def _store(self, op: Op, scope: Scope) -> None:
+    def _store(self, op: Op, scope: BlockScope) -> None:
         if scope.wanted.get(op.operands[1]) == scope.places.get(op.operands[1], 0):
             return
         self._move(op, self.dense(op.operands[1], scope), scope)
@@ -408,15 +421,15 @@ class Driver:
         """A value that lies row-major, copied as it is."""
         sizes = (value.tensor.size,)
         null = llvm.Value("ptr", "null")
-        move = Move(value.element, sizes, sizes, store=False)
+        move = TileMove(value.element, sizes, sizes, store=False)
         self._moved(move, target, source, null, null, llvm.constant("i64", 0))
 
-    def _moved(self, move: Move, *operands: llvm.Value) -> None:
+    def _moved(self, move: TileMove, *operands: llvm.Value) -> None:
         """A move, with the sizes that its function does not know."""
         sizes = [self.size(size) for size in move.sizes_to_give]
         self.f.call(self.nests.move(move), "void", *operands, *sizes)
 
-    def _move(self, op: Op, tile: llvm.Value, scope: Scope) -> None:
+    def _move(self, op: Op, tile: llvm.Value, scope: BlockScope) -> None:
         rows = mask = llvm.Value("ptr", "null")
         if op.name in ("tile_gather", "tile_scatter"):
             rows = self.dense(op.operands[1 if op.name == "tile_gather" else 2], scope)

@@ -26,7 +26,7 @@ _LINES = 4  # registers of one turn of a copying loop
 
 
 @dataclass(frozen=True)
-class Move:
+class TileMove:
     """`sizes` of the tile, `dims` of the memory; `axis` of indexed rows, or -1."""
 
     element: Any
@@ -45,7 +45,7 @@ class Move:
         return tuple(size for size in every if isinstance(size, SymbolicDim))
 
 
-def move_of(op: Op) -> Move:
+def move_of(op: Op) -> TileMove:
     """What a memory operation moves."""
     memory = op.operands[0]
     store = op.name in ("tile_store", "tile_scatter")
@@ -53,11 +53,11 @@ def move_of(op: Op) -> Move:
     sizes = op.operands[1].dims if store else op.sizes
     if store:
         masked = op.name == "tile_store" and op.masked
-        return Move(memory.element, memory.dims, sizes, True, axis, 0.0, op.combine, masked)
-    return Move(memory.element, memory.dims, sizes, False, axis, op.fill)
+        return TileMove(memory.element, memory.dims, sizes, True, axis, 0.0, op.combine, masked)
+    return TileMove(memory.element, memory.dims, sizes, False, axis, op.fill)
 
 
-def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> None:
+def emit_move(module: llvm.Module, name: str, move: TileMove, target: Target) -> None:
     """Defines name(tile, memory, rows, mask, offset of each dim, `sizes_to_give`)."""
     rank = len(move.dims)
     parameters = [("ptr", "tile"), ("ptr", "memory"), ("ptr", "rows"), ("ptr", "mask")]
@@ -70,7 +70,7 @@ def emit_move(module: llvm.Module, name: str, move: Move, target: Target) -> Non
 
 
 class _Mover:
-    def __init__(self, f: llvm.Function, move: Move, target: Target) -> None:
+    def __init__(self, f: llvm.Function, move: TileMove, target: Target) -> None:
         self.f, self.move = f, move
         rank = len(move.dims)
         self.tile, self.memory, self.rows, self.mask, *self.offsets = f.arguments[: 4 + rank]

@@ -19,12 +19,12 @@ from ..codegen import Target
 from ..contract import blocking
 from ..contract.blocking import Blocking, ProductShape
 from . import columns
-from .moves import Move, emit_move
+from .moves import TileMove, emit_move
 
 EmitNest = Callable[[Op, Target], KernelCode]
 
 
-class View(NamedTuple):
+class NestView(NamedTuple):
     """How a value lies in memory: the first `sizes` elements of an array of dims `storage`, whose
     leading dim is as long as the window. Values have the same elements under other dims."""
 
@@ -32,7 +32,7 @@ class View(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> View:
+def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> NestView:
     """How a window of a row-major memory lies. What a call decides is left out where nothing
     depends on it: a dim's size is in the steps of those before it alone."""
     storage: list[Dim] = [*sizes[:1], *dims[1:]]
@@ -41,7 +41,7 @@ def view_of(sizes: Sequence[int], dims: Sequence[Dim]) -> View:
             storage[d] = size
         if size != 1:
             break
-    return View(tuple(storage), tuple(sizes))
+    return NestView(tuple(storage), tuple(sizes))
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Nests:
         self.scratch = 0  # the most that a nest needs
         self.notes: dict[str, None] = {}
         self._pieces: dict[str, tuple[str, str]] = {}  # by text: symbol and name
-        self._known: dict[tuple[Op, tuple[View | None, ...]], Nest] = {}
-        self._moves: dict[Move, str] = {}
+        self._known: dict[tuple[Op, tuple[NestView | None, ...]], Nest] = {}
+        self._moves: dict[TileMove, str] = {}
 
-    def nest(self, op: Op, views: Sequence[View | None]) -> Nest:
+    def nest(self, op: Op, views: Sequence[NestView | None]) -> Nest:
         """The function of a fusion (or of one operation) whose operands lie so."""
         key = op, tuple(views)
         found = self._known.get(key)
@@ -73,7 +73,7 @@ class Nests:
             found = self._known[key] = self._emit(viewed(op, views))
         return found
 
-    def copy(self, value: Value, view: View) -> Nest:
+    def copy(self, value: Value, view: NestView) -> Nest:
         """The function that copies a window into a tile of its own."""
         own = arguments([value.type])
         body = Builder()
@@ -82,7 +82,7 @@ class Nests:
         op = make_op("fusion", own, {"kind": "loop"}, (region,), [value.type], check=False)
         return self._emit(viewed(op, [view]))
 
-    def move(self, move: Move) -> str:
+    def move(self, move: TileMove) -> str:
         """The name of the function of a move."""
         name = self._moves.get(move)
         if name is None:
@@ -116,7 +116,7 @@ class Nests:
         return Nest(name, code.tiles, code.sizes)
 
 
-def viewed(op: Op, views: Sequence[View | None]) -> Op:
+def viewed(op: Op, views: Sequence[NestView | None]) -> Op:
     """The fusion with operands of the types that lie in memory, cut out inside."""
     if not any(views):
         return op

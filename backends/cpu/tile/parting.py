@@ -11,11 +11,11 @@ from ....hlo.offsets import Offset
 from ....hlo.symbols import Atom, Dim, SymbolicDim, symbols_of
 from ... import llvm
 from .control import fresh
-from .cut import Block, Cutter
+from .cut import BodyBlock, Cutter
 from .nests import view_of
-from .parts import Part, parts_of
-from .scope import Finish, Place, Scope
-from .windows import Windows
+from .parts import PartialDim, parts_of
+from .scope import BlockScope, Finish, ValuePlace
+from .windows import WindowFacts
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -35,7 +35,7 @@ class Parting:
         if found is None:
             return
         with decided_by(found.decisions):
-            self.windows = Windows(found.kernel)
+            self.windows = WindowFacts(found.kernel)
             self.cutter = Cutter(found.kernel, idle=found.idle)
             self.blocks = {block.region: block for block in _blocks(self.cutter.cut())}
         self.windows.tests.clear()
@@ -52,7 +52,7 @@ class Parting:
             return False
         return any(repr(part.symbol) in symbols_of(size) for part in self.found.parts)
 
-    def enter(self, region: Region, scope: Scope) -> None:
+    def enter(self, region: Region, scope: BlockScope) -> None:
         """A region of either version begins: the parts that are known there get their values."""
         if self.found is None:
             return
@@ -61,7 +61,7 @@ class Parting:
             if part.home is old:
                 self.values[repr(part.symbol)] = self._value(part, scope, old is not region)
 
-    def _value(self, part: Part, scope: Scope, twin: bool) -> llvm.Value:
+    def _value(self, part: PartialDim, scope: BlockScope, twin: bool) -> llvm.Value:
         f, offset = self.f, part.offset
         if twin:
             assert self.found is not None
@@ -111,14 +111,14 @@ class Parting:
         """Whether the body of a region is there in this version."""
         return self.found is not None and region in self.found.regions
 
-    def run(self, block: Block, scope: Scope, finish: Finish) -> None:
+    def run(self, block: BodyBlock, scope: BlockScope, finish: Finish) -> None:
         """The block in this version; `scope` and `finish` are those of the other one."""
         found, driver = self.found, self.driver
         assert found is not None
         other = self.blocks[found.regions[block.region]]
         inner = self._translated(scope, other)
 
-        def end(inner: Scope) -> None:
+        def end(inner: BlockScope) -> None:
             for value in block.region.results:
                 self._back(value, inner, scope)
 
@@ -140,12 +140,12 @@ class Parting:
             assert decisions is not None
             decisions.guards.setdefault(guard)
 
-    def _translated(self, scope: Scope, other: Block) -> Scope:
+    def _translated(self, scope: BlockScope, other: BodyBlock) -> BlockScope:
         """What is known, under this version's values. Tiles that are there are whole ones: their
         parts are all of them."""
         assert self.found is not None
         values = self.found.values
-        inner = Scope()
+        inner = BlockScope()
         for old, place in list(scope.places.items()):
             if old in values:
                 inner.places[values[old]] = self._seen(old, place, scope)
@@ -157,18 +157,18 @@ class Parting:
                 inner.wanted[values[old]] = place
         return inner
 
-    def _seen(self, old: Value, place: Place, scope: Scope) -> Place:
+    def _seen(self, old: Value, place: ValuePlace, scope: BlockScope) -> ValuePlace:
         """Where a value lies; a window of memory has this version's sizes."""
         if place.view is None:
             return place
         assert self.found is not None
         window = _behind_reshapes(old)
         if window.op is None or window.op.name != "tile_load":
-            return Place(self.driver.dense(old, scope))
+            return ValuePlace(self.driver.dense(old, scope))
         sizes = self.found.values[window].dims
         return place._replace(view=view_of(sizes, window.op.operands[0].dims))
 
-    def _back(self, old: Value, inner: Scope, scope: Scope) -> None:
+    def _back(self, old: Value, inner: BlockScope, scope: BlockScope) -> None:
         """A result of this version as the other one's."""
         assert self.found is not None
         driver, new = self.driver, self.found.values[old]
@@ -181,7 +181,7 @@ class Parting:
             return
         source = driver.dense(new, inner)
         if target is None:  # a window has less room behind it than a whole tile needs
-            target = Place(driver.take(new, inner))
+            target = ValuePlace(driver.take(new, inner))
         driver.copy(target.pointer, source, new)
         scope.places[old] = target
 
@@ -192,7 +192,7 @@ def _behind_reshapes(value: Value) -> Value:
     return value
 
 
-def _blocks(block: Block) -> Iterator[Block]:
+def _blocks(block: BodyBlock) -> Iterator[BodyBlock]:
     yield block
     for step in block.steps:
         for inner in step.blocks:

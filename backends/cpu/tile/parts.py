@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ....hlo.access import Kind
+from ....hlo.access import IterationKind
 from ....hlo.assumptions import Assumptions
 from ....hlo.deciding import Decisions, current, decided_by, surely_at_most, surely_below
 from ....hlo.graph import Dense, Op, Region, Value, arguments, constant_of
@@ -25,14 +25,14 @@ from ....hlo.sizes import Symbol
 from ....hlo.symbols import Dim, SymbolicDim
 from ....hlo.types import TensorType, Type
 from ....optimizer.tiles.access import access_of
-from .windows import Windows, offsets_of
+from .windows import WindowFacts, offsets_of
 
 _WINDOWS = frozenset({"tile_load", "tile_store"})
 _KEPT = frozenset({"tile_bound", "tile_id"})  # operations without tiles
 _IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
 
-class Part(NamedTuple):
+class PartialDim(NamedTuple):
     """`symbol` is how many of the `size` indices from `offset` on are below `bound`, at least one;
     known where `home` begins."""
 
@@ -49,7 +49,7 @@ class Parts(NamedTuple):
     windows are known to lie inside; decisions: about its sizes."""
 
     kernel: Op
-    parts: tuple[Part, ...]
+    parts: tuple[PartialDim, ...]
     values: dict[Value, Value]
     regions: dict[Region, Region]
     idle: frozenset[Op]
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     decisions: Decisions
 
 
-def parts_of(kernel: Op, windows: Windows) -> Parts | None:
+def parts_of(kernel: Op, windows: WindowFacts) -> Parts | None:
     """The same kernel_call on the parts of its tiles; None where no dim of them has any."""
     decisions = current()
     if decisions is None or len(kernel.regions) != 1:
@@ -66,10 +66,10 @@ def parts_of(kernel: Op, windows: Windows) -> Parts | None:
     if not classes.visit(windows.region, (windows.region,)):
         return None
     found = classes.parts(set(decisions.assumptions.symbols))
-    return _Copy(kernel, classes, found, decisions).run() if found else None
+    return _PartialCopy(kernel, classes, found, decisions).run() if found else None
 
 
-class _Window(NamedTuple):
+class _OpenWindowDim(NamedTuple):
     """A dim of a window of an open memory."""
 
     offset: Offset
@@ -83,11 +83,11 @@ _Node = tuple[Any, int]  # a value and a dim, or an operation and one of its ite
 class _Classes:
     """Dims of tiles that are one: what is computed along one of them is along all."""
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: WindowFacts) -> None:
         self.windows = windows
         self.chains: dict[Region, tuple[Region, ...]] = {}
         self.parents: dict[_Node, _Node] = {}
-        self.labels: list[tuple[_Node, _Window, tuple[Region, ...]]] = []
+        self.labels: list[tuple[_Node, _OpenWindowDim, tuple[Region, ...]]] = []
         self.fixed: list[_Node] = []
         self.folds: list[Op] = []  # reductions and products
         self.compares: list[Op] = []
@@ -140,7 +140,7 @@ class _Classes:
         for d, (size, bound) in enumerate(zip(value.dims, memory.dims, strict=True)):
             if isinstance(bound, SymbolicDim) and size != 1:
                 offset = self.windows.offsets.of(offsets_of(op)[d])
-                self.labels.append(((value, d), _Window(offset, bound, size), chain))
+                self.labels.append(((value, d), _OpenWindowDim(offset, bound, size), chain))
             else:
                 self.fixed.append((value, d))
 
@@ -162,7 +162,10 @@ class _Classes:
                     continue
                 self.join((value, d), (op, same))
                 place = access.iterations[same]
-                if place.extent != value.dims[d] or place.kind not in (Kind.PARALLEL, Kind.REDUCE):
+                if place.extent != value.dims[d] or place.kind not in (
+                    IterationKind.PARALLEL,
+                    IterationKind.REDUCE,
+                ):
                     self.fixed.append((value, d))
         if len(access.iterations) > access.rank:
             self.folds.append(op)
@@ -171,16 +174,16 @@ class _Classes:
 
     # What follows.
 
-    def parts(self, taken: set[str]) -> dict[_Node, Part]:
+    def parts(self, taken: set[str]) -> dict[_Node, PartialDim]:
         """The classes that are parts of tiles, by their roots."""
         closed = {self.root(node) for node in self.fixed}
-        seen: dict[_Node, set[_Window]] = {}
+        seen: dict[_Node, set[_OpenWindowDim]] = {}
         homes: dict[_Node, tuple[Region, ...]] = {}
         for node, label, chain in self.labels:
             root = self.root(node)
             seen.setdefault(root, set()).add(label)
             homes.setdefault(root, chain)
-        found: dict[_Node, Part] = {}
+        found: dict[_Node, PartialDim] = {}
         for root, labels in seen.items():
             if root in closed or len(labels) != 1:
                 continue
@@ -194,14 +197,14 @@ class _Classes:
                 continue
             name = next(n for n in _names() if n not in taken)
             taken.add(name)
-            found[root] = Part(SymbolicDim(name), *label, home)
+            found[root] = PartialDim(SymbolicDim(name), *label, home)
         self.masks = {op: self.mask(op, found) for op in self.compares}
         for op in self.folds:
             for root in self.counted(op, found):
                 found.pop(root, None)
         return found
 
-    def mask(self, op: Op, found: dict[_Node, Part]) -> _Node | None:
+    def mask(self, op: Op, found: dict[_Node, PartialDim]) -> _Node | None:
         """The class of which a comparison says what lies inside."""
         position = difference(self.windows.offsets, op)
         if position is None:
@@ -215,7 +218,7 @@ class _Classes:
             return None
         return root
 
-    def counted(self, op: Op, found: dict[_Node, Part]) -> Iterator[_Node]:
+    def counted(self, op: Op, found: dict[_Node, PartialDim]) -> Iterator[_Node]:
         """The classes whose outside counts in a fold, as far as it is known."""
         access = access_of(op)
         assert access is not None
@@ -278,11 +281,11 @@ def _names() -> Iterator[str]:
         number += 1
 
 
-class _Copy:
+class _PartialCopy:
     """The kernel's body once more, with sizes for dims that have parts."""
 
     def __init__(
-        self, kernel: Op, classes: _Classes, found: dict[_Node, Part], decisions: Decisions
+        self, kernel: Op, classes: _Classes, found: dict[_Node, PartialDim], decisions: Decisions
     ) -> None:
         self.kernel, self.classes, self.found = kernel, classes, found
         symbols = {part.symbol: part for part in found.values()}

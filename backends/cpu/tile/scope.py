@@ -8,28 +8,28 @@ from typing import NamedTuple
 
 from ....hlo.graph import Value
 from ... import llvm
-from .nests import View
+from .nests import NestView
 
 
-class Place(NamedTuple):
+class ValuePlace(NamedTuple):
     """Where a value lies: row-major by itself, or as a view. `own`: in a slot of its own."""
 
     pointer: llvm.Value
-    view: View | None = None
+    view: NestView | None = None
     own: bool = False
 
 
 @dataclass
-class Scope:
+class BlockScope:
     """What the code of one block knows. Blocks inside start from a copy."""
 
-    places: dict[Value, Place] = field(default_factory=dict)
+    places: dict[Value, ValuePlace] = field(default_factory=dict)
     registers: dict[Value, llvm.Value] = field(default_factory=dict)
     owned: dict[Value, list[int]] = field(default_factory=dict)  # slots that end with the block
-    wanted: dict[Value, Place] = field(default_factory=dict)  # where results have to lie
+    wanted: dict[Value, ValuePlace] = field(default_factory=dict)  # where results have to lie
 
-    def inner(self, wanted: dict[Value, Place] | None = None) -> Scope:
-        return Scope(dict(self.places), dict(self.registers), {}, dict(wanted or {}))
+    def inner(self, wanted: dict[Value, ValuePlace] | None = None) -> BlockScope:
+        return BlockScope(dict(self.places), dict(self.registers), {}, dict(wanted or {}))
 
 
-Finish = Callable[[Scope], None]
+Finish = Callable[[BlockScope], None]

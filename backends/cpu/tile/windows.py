@@ -14,7 +14,7 @@ from ....hlo.tiling import MEMORY_OPS
 from .moves import move_of
 
 
-class Windows:
+class WindowFacts:
     """What holds for the memory operations of one kernel_call.
 
     tests: by region, the accesses that are known to lie inside, or not, once it begins.

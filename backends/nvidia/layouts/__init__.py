@@ -1,6 +1,6 @@
 """Layouts: where the elements of a tile live, as linear maps over bits.
 
-    linear.py      Layout: a map and its algebra; Repeated: a tile again and again
+    linear.py      LinearLayout: a map and its algebra; Repeated: a tile again and again
     fragments.py   layouts of registers: for coalesced access, for products, of matrix instructions
     shared.py      layouts of shared memory: swizzles, the widest access, ldmatrix, bank conflicts
     conversion.py  from one layout of registers to another: renaming, shuffles, shared memory
@@ -25,12 +25,12 @@ from .fragments import (
     wgmma_accumulator,
     wgmma_accumulator_tiles,
 )
-from .linear import Layout, Repeated, layout, tensor_outputs
+from .linear import LinearLayout, Repeated, layout, tensor_outputs
 from .shared import (
-    Access,
     Addresses,
+    AddressTerm,
     MatrixAccess,
-    Term,
+    SharedAccess,
     addresses,
     best_tile,
     matrix_access,
@@ -43,16 +43,16 @@ from .shared import (
 
 __all__ = [
     "LANE_BITS",
-    "Access",
+    "SharedAccess",
     "Addresses",
     "Conversion",
-    "Layout",
+    "LinearLayout",
     "MatrixAccess",
     "Repeated",
     "Round",
     "Shuffles",
     "Swap",
-    "Term",
+    "AddressTerm",
     "addresses",
     "best_tile",
     "blocked",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .bits import Span, combine, independent, intersection, kernel, log2
-from .linear import Layout
+from .linear import LinearLayout
 
 Kind = Literal["none", "registers", "shuffles", "shared"]
 
@@ -65,7 +65,7 @@ class Conversion:
     shuffles: Shuffles | None = None
 
 
-def convert(source: Layout, destination: Layout, element_bits: int = 32) -> Conversion:
+def convert(source: LinearLayout, destination: LinearLayout, element_bits: int = 32) -> Conversion:
     """The cheapest way from `source` to `destination`, which hold the same tensor.
 
     Raises ValueError where the shapes differ or the source lacks elements.

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 
 from .bits import log2
-from .linear import Layout, Repeated, layout, tensor_outputs
+from .linear import LinearLayout, Repeated, layout, tensor_outputs
 
 LANE_BITS = 5
 
@@ -20,11 +20,11 @@ def dealt(
     warps: int,
     first: Sequence[tuple[int, int]] = (),
     last: Sequence[tuple[int, int]] = (),
-) -> Layout:
+) -> LinearLayout:
     """The bits of an index dealt out: the low bits that `first` names to registers, then lanes,
     warps and registers again along the last dimension and those before it, and the high bits that
     `last` names to registers; each is (dimension, bits). Small tiles have copies."""
-    empty = Layout((), tensor_outputs(shape))
+    empty = LinearLayout((), tensor_outputs(shape))
     free: dict[int, list[int]] = {}
     for dimension in reversed(range(len(shape))):
         start, count = empty.tensor_dimension(dimension)
@@ -44,7 +44,7 @@ def dealt(
     lane += [0] * (LANE_BITS - len(lane))
     warp += [0] * (log2(warps) - len(warp))
     inputs = (("register", tuple(register)), ("lane", tuple(lane)), ("warp", tuple(warp)))
-    return Layout(inputs, empty.outputs)
+    return LinearLayout(inputs, empty.outputs)
 
 
 def _spare(shape: Sequence[int], warps: int) -> int:
@@ -52,14 +52,14 @@ def _spare(shape: Sequence[int], warps: int) -> int:
     return max(0, sum(map(log2, shape)) - LANE_BITS - log2(warps))
 
 
-def blocked(shape: Sequence[int], warps: int, vector: int) -> Layout:
+def blocked(shape: Sequence[int], warps: int, vector: int) -> LinearLayout:
     """A layout for coalesced memory access of a tile: neighbouring lanes touch neighbouring
     vectors of the last dimension. Small tiles: shorter vectors, then copies in lanes and warps."""
     first = [(len(shape) - 1, min(log2(vector), _spare(shape, warps)))] if shape else []
     return dealt(shape, warps, first)
 
 
-def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> Layout:
+def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> LinearLayout:
     """Each thread has up to 8 rows and 8 columns of a matrix (the last two dimensions), so that it
     multiplies what it loads often: neighbours in fours, and fours far apart; along the dimensions
     `apart` none are neighbours, but neighbouring lanes have neighbours."""
@@ -78,7 +78,7 @@ def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> Layo
     return dealt(shape, warps, first, last)
 
 
-def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> Layout:
+def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> LinearLayout:
     """(rows, columns) with a word's elements along the columns: the pattern of all fragments.
     Lane bits 0-1 count words in 4 columns of words, bits 2-4 rows; registers: rows 8.., columns."""
     per_word = max(1, 32 // bits)
@@ -94,17 +94,17 @@ def _rows_of_words(rows: int, columns: int, bits: int, rows_first: bool) -> Layo
     )
 
 
-def mma_a(m: int, k: int, bits: int) -> Layout:
+def mma_a(m: int, k: int, bits: int) -> LinearLayout:
     """A of mma.sync, (m, k): m 16 (f64: 8 or 16), elements of `bits`; registers are elements."""
     return _rows_of_words(m, k, bits, rows_first=True)
 
 
-def mma_b(k: int, n: int, bits: int) -> Layout:
+def mma_b(k: int, n: int, bits: int) -> LinearLayout:
     """B of mma.sync, (k, n): n 8; a word's elements are neighbours along k."""
     return _rows_of_words(n, k, bits, rows_first=True).transpose((1, 0))
 
 
-def mma_accumulator(m: int, n: int) -> Layout:
+def mma_accumulator(m: int, n: int) -> LinearLayout:
     """C and D of mma.sync, (m, n): two neighbours along n, then row + 8."""
     return layout(
         (m, n),
@@ -114,11 +114,11 @@ def mma_accumulator(m: int, n: int) -> Layout:
 
 
 def repeat(
-    tile: Layout,
+    tile: LinearLayout,
     shape: Sequence[int],
     warps: Sequence[int] = (),
     order: Sequence[int] | None = None,
-) -> Layout:
+) -> LinearLayout:
     """`tile` repeated to `shape`: over `warps` along each dimension (the first has the lowest warp
     bits), then in registers, so that padding at the end is whole registers of all warps. A
     dimension that `warps` covers more often than the shape needs holds copies. `order`: which
@@ -150,7 +150,7 @@ def mma_tiles(
     a_bits: int,
     b_bits: int,
     warps: tuple[int, int],
-) -> tuple[Layout, Layout, Layout]:
+) -> tuple[LinearLayout, LinearLayout, LinearLayout]:
     """Layouts of A (m, k), B (k, n) and the accumulator (m, n) for a product of `shape` (m, n, k)
     through atoms (m, n, k) of mma.sync, shared by `warps` (along m, along n)."""
     m, n, k = shape
@@ -165,7 +165,7 @@ def mma_tiles(
     return a, b, c
 
 
-def wgmma_accumulator(n: int, warpgroups: int = 1) -> Layout:
+def wgmma_accumulator(n: int, warpgroups: int = 1) -> LinearLayout:
     """D of wgmma m64nN, n a power of two: (64 * warpgroups, n); register = index of the element."""
     tile = layout(
         (64, n),
@@ -182,7 +182,7 @@ def wgmma_accumulator_tiles(n: int, rows: int = 64) -> Repeated:
     return Repeated(wgmma_accumulator(8), (rows, n))
 
 
-def wgmma_a(k: int, bits: int, warpgroups: int = 1) -> Layout:
+def wgmma_a(k: int, bits: int, warpgroups: int = 1) -> LinearLayout:
     """A of wgmma in registers, (64 * warpgroups, k); registers are elements, 32-byte steps along
     k outermost."""
     step = 256 // bits

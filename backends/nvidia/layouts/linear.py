@@ -25,7 +25,7 @@ def tensor_outputs(shape: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LinearLayout:
     """`inputs`: images of the bits of each input, lowest first; `outputs`: bits of each output,
     the one with the lowest bits first."""
 
@@ -111,13 +111,13 @@ class Layout:
         dimension = range(len(counts))[dimension]
         return sum(counts[dimension + 1 :]), counts[dimension]
 
-    def with_inputs(self, **inputs: Sequence[int]) -> Layout:
+    def with_inputs(self, **inputs: Sequence[int]) -> LinearLayout:
         """The same outputs; the named inputs replaced, added last, or (empty) removed."""
         merged: dict[str, tuple[int, ...]] = {**self._by_name}
         merged.update({name: tuple(images) for name, images in inputs.items()})
-        return Layout(tuple((k, v) for k, v in merged.items() if v), self.outputs)
+        return LinearLayout(tuple((k, v) for k, v in merged.items() if v), self.outputs)
 
-    def __mul__(self, outer: Layout) -> Layout:
+    def __mul__(self, outer: LinearLayout) -> LinearLayout:
         """`self` as a tile, repeated as `outer` says: sizes of dimensions multiply."""
         if [name for name, _ in self.outputs] != [name for name, _ in outer.outputs]:
             raise ValueError(f"outputs differ: {self.outputs} and {outer.outputs}")
@@ -145,11 +145,11 @@ class Layout:
         }
         for name, images in outer.inputs:
             merged[name] = (*merged.get(name, ()), *map(outer_image, images))
-        return Layout(
+        return LinearLayout(
             tuple(merged.items()), tuple((name, low + high) for name, low, high, _ in place)
         )
 
-    def inverse(self) -> Layout:
+    def inverse(self) -> LinearLayout:
         """Output place -> the first inputs that reach it (copies: the lowest)."""
         images = []
         for index in range(self.output_bits):
@@ -162,9 +162,9 @@ class Layout:
             inputs.append((name, tuple(images[at : at + count])))
             at += count
         outputs = tuple((name, len(bits)) for name, bits in self.inputs)
-        return Layout(tuple(inputs), outputs)
+        return LinearLayout(tuple(inputs), outputs)
 
-    def places_in(self, other: Layout) -> Layout:
+    def places_in(self, other: LinearLayout) -> LinearLayout:
         """Inputs of `self` -> inputs of `other` that hold the same element (a bit whose image is
         the same bit's in `other` stays where it is, so copies are read in place)."""
         if self.outputs != other.outputs:
@@ -186,18 +186,18 @@ class Layout:
                     raise ValueError(f"{name} bit {index} of {self} has no place in {other}")
                 found.append(which)
             inputs.append((name, tuple(found)))
-        return Layout(tuple(inputs), tuple((name, len(bits)) for name, bits in other.inputs))
+        return LinearLayout(tuple(inputs), tuple((name, len(bits)) for name, bits in other.inputs))
 
     # Tensor operations that move no data.
 
-    def reshape(self, shape: Sequence[int]) -> Layout:
+    def reshape(self, shape: Sequence[int]) -> LinearLayout:
         """The same elements in the same places; row-major order is kept."""
         outputs = tensor_outputs(shape)
         if sum(count for _, count in outputs) != self.output_bits:
             raise ValueError(f"{self.shape} has another number of elements than {tuple(shape)}")
-        return Layout(self.inputs, outputs)
+        return LinearLayout(self.inputs, outputs)
 
-    def mapped(self, shape: Sequence[int], kept: Sequence[int | None]) -> Layout:
+    def mapped(self, shape: Sequence[int], kept: Sequence[int | None]) -> LinearLayout:
         """Dimension d of the result is dimension kept[d], or one of no extent (None); `shape` are
         its sizes. Bits that move along none of them, or beyond their sizes, hold copies."""
 
@@ -208,29 +208,29 @@ class Layout:
             return flatten(shape, new) if inside else 0
 
         inputs = tuple((name, tuple(map(moved, images))) for name, images in self.inputs)
-        return Layout(inputs, tensor_outputs(shape))
+        return LinearLayout(inputs, tensor_outputs(shape))
 
-    def condensed(self) -> tuple[Layout, tuple[int, ...]]:
+    def condensed(self) -> tuple[LinearLayout, tuple[int, ...]]:
         """Without register bits that hold copies; and for each register the one of the result
         that has its element."""
         inputs = tuple(
             (name, tuple(i for i in images if i) if name == "register" else images)
             for name, images in self.inputs
         )
-        found = Layout(inputs, self.outputs)
+        found = LinearLayout(inputs, self.outputs)
         places = iter(range(len(found.bits("register"))))
         bits = [1 << next(places) if image else 0 for image in self.bits("register")]
         return found, tuple(combine(bits, number) for number in range(self.size("register")))
 
-    def resized(self, shape: Sequence[int]) -> Layout:
+    def resized(self, shape: Sequence[int]) -> LinearLayout:
         """The same places in a tensor of other sizes: bits beyond them hold copies."""
         return self.mapped(shape, range(len(self.shape)))
 
-    def transpose(self, permutation: Sequence[int]) -> Layout:
+    def transpose(self, permutation: Sequence[int]) -> LinearLayout:
         """Dimension d of the result is dimension permutation[d]."""
         return self.mapped([self.shape[d] for d in permutation], permutation)
 
-    def slice(self, dimension: int) -> Layout:
+    def slice(self, dimension: int) -> LinearLayout:
         """Without a dimension: places that differed only along it hold copies (a reduction's
         result). Registers that only held copies are gone; lanes, warps, blocks stay."""
         dimension = range(len(self.shape))[dimension]
@@ -246,7 +246,7 @@ def flatten(shape: Sequence[int], coordinates: Sequence[int]) -> int:
     return flat
 
 
-def layout(shape: Sequence[int], **inputs: Sequence[Image]) -> Layout:
+def layout(shape: Sequence[int], **inputs: Sequence[Image]) -> LinearLayout:
     """A layout of a tensor from images that are flat indices or coordinates."""
 
     def image(value: Image) -> int:
@@ -255,7 +255,7 @@ def layout(shape: Sequence[int], **inputs: Sequence[Image]) -> Layout:
     named: Mapping[str, tuple[int, ...]] = {
         name: tuple(image(value) for value in images) for name, images in inputs.items()
     }
-    return Layout(tuple(named.items()), tensor_outputs(shape))
+    return LinearLayout(tuple(named.items()), tensor_outputs(shape))
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Repeated:
     """`tile` repeated over sizes that are no powers of two (`m64n176`): the last repeat along a
     dimension may reach beyond `shape`. Registers: those of a tile, repeats outermost, row major."""
 
-    tile: Layout
+    tile: LinearLayout
     shape: tuple[int, ...]
 
     @property

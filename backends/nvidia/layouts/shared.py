@@ -8,21 +8,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .bits import Span, combine, independent, intersection, log2
-from .linear import Layout, tensor_outputs
+from .linear import LinearLayout, tensor_outputs
 
 BANK_BITS = 5  # 32 banks of 4 bytes
 _remembered = functools.lru_cache(maxsize=1024)
 
 
-def row_major(shape: Sequence[int]) -> Layout:
+def row_major(shape: Sequence[int]) -> LinearLayout:
     """Offsets that are row-major indices."""
     outputs = tensor_outputs(shape)
     count = sum(bits for _, bits in outputs)
-    return Layout((("offset", tuple(1 << i for i in range(count))),), outputs)
+    return LinearLayout((("offset", tuple(1 << i for i in range(count))),), outputs)
 
 
 @_remembered
-def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, chunk: int = 16) -> Layout:
+def swizzled(
+    shape: Sequence[int], element_bytes: int, swizzle: int, chunk: int = 16
+) -> LinearLayout:
     """A tile as the copy engine and wgmma hold it, from an address of 1024-byte alignment: boxes
     of all rows by `swizzle` bytes (32, 64, 128; 0: whole rows) side by side along the last
     dimension; in each line of 128 bytes the chunks of a period of `swizzle` bytes change places:
@@ -40,11 +42,11 @@ def swizzled(shape: Sequence[int], element_bytes: int, swizzle: int, chunk: int 
         line, place = bit + 7 - element, bit + log2(chunk) - element
         if line < count:
             images[line] ^= 1 << order[place]
-    return Layout((("offset", tuple(images)),), outputs)
+    return LinearLayout((("offset", tuple(images)),), outputs)
 
 
 @dataclass(frozen=True)
-class Term:
+class AddressTerm:
     """`(value & mask) << shift` (`>>` where negative) of input `name`: part of an address."""
 
     name: str
@@ -57,7 +59,7 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Access:
+class SharedAccess:
     """One load or store of each thread: the registers (elements) it moves, lowest address first;
     its byte address is `(terms ^ xor) + add`."""
 
@@ -71,8 +73,8 @@ class Addresses:
     """Accesses of a value in registers to a tile in shared memory. A thread's base is the XOR of
     the terms."""
 
-    terms: tuple[Term, ...]
-    accesses: tuple[Access, ...]
+    terms: tuple[AddressTerm, ...]
+    accesses: tuple[SharedAccess, ...]
     bytes: int  # of each access
 
     def base(self, **values: int) -> int:
@@ -81,7 +83,7 @@ class Addresses:
             total ^= term.value(values[term.name])
         return total
 
-    def address(self, access: Access, **values: int) -> int:
+    def address(self, access: SharedAccess, **values: int) -> int:
         return (self.base(**values) ^ access.xor) + access.add
 
 
@@ -97,7 +99,7 @@ class MatrixAccess:
     addresses: Addresses
 
 
-def access_elements(value: Layout, tile: Layout, limit: int) -> int:
+def access_elements(value: LinearLayout, tile: LinearLayout, limit: int) -> int:
     """Elements that one access can move: neighbouring offsets in registers of one thread, aligned,
     at most `limit`."""
     where = value.places_in(tile)
@@ -105,7 +107,7 @@ def access_elements(value: Layout, tile: Layout, limit: int) -> int:
     return 1 << len(low)
 
 
-def _low_register_bits(where: Layout, limit: int) -> list[int]:
+def _low_register_bits(where: LinearLayout, limit: int) -> list[int]:
     """Register bits whose images are offset bits 0, 1, ...; no other input reaches those."""
     registers = where.bits("register")
     found: list[int] = []
@@ -128,7 +130,7 @@ def _groups(count: int, low: Sequence[int]) -> Iterator[tuple[int, ...]]:
             yield tuple(base | i for i in inside)
 
 
-def terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[Term, ...]:
+def terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[AddressTerm, ...]:
     """Shifts and masks for the XOR of images (bytes) of the bits of inputs."""
     masks: dict[tuple[str, int], int] = {}
     for name, of_bits in images:
@@ -137,12 +139,12 @@ def terms(images: Sequence[tuple[str, Sequence[int]]]) -> tuple[Term, ...]:
                 if image >> bit & 1:
                     key = name, bit - index
                     masks[key] = masks.get(key, 0) | 1 << index
-    return tuple(Term(name, mask, shift) for (name, shift), mask in masks.items())
+    return tuple(AddressTerm(name, mask, shift) for (name, shift), mask in masks.items())
 
 
 def _accesses(
     groups: Iterator[tuple[int, ...]], registers: Sequence[int], thread: Sequence[int]
-) -> tuple[Access, ...]:
+) -> tuple[SharedAccess, ...]:
     """Constants of accesses; bits that no thread bit reaches are added, the others XORed."""
     reached = 0
     for image in thread:
@@ -150,12 +152,14 @@ def _accesses(
     found = []
     for group in groups:
         image = combine(registers, group[0])
-        found.append(Access(group, image & reached, image & ~reached))
+        found.append(SharedAccess(group, image & reached, image & ~reached))
     return tuple(found)
 
 
 @_remembered
-def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> Addresses:
+def addresses(
+    value: LinearLayout, tile: LinearLayout, element_bytes: int, limit_bytes: int = 16
+) -> Addresses:
     """How each thread reaches its elements of `tile` with ld/st.shared of up to `limit_bytes`."""
     where = value.places_in(tile)
     low = _low_register_bits(where, log2(max(1, limit_bytes // element_bytes)))
@@ -168,7 +172,9 @@ def addresses(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int 
 
 
 @_remembered
-def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAccess | None:
+def matrix_access(
+    value: LinearLayout, tile: LinearLayout, element_bytes: int
+) -> MatrixAccess | None:
     """ldmatrix (stmatrix) that moves `value` from (to) `tile`, or None where layouts forbid it.
 
     Plain: each group of 4 lanes holds the 16 bytes of a row, 4 bytes a lane. Transposed (2-byte
@@ -207,7 +213,9 @@ def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> MatrixAcce
 
 
 @_remembered
-def wavefronts(value: Layout, tile: Layout, element_bytes: int, limit_bytes: int = 16) -> int:
+def wavefronts(
+    value: LinearLayout, tile: LinearLayout, element_bytes: int, limit_bytes: int = 16
+) -> int:
     """How many wavefronts an access of a warp needs for each that it would need at best: words of
     a phase (32, 16, 8 lanes for 4, 8, 16 bytes) divided by the banks that they lie in."""
     where = value.places_in(tile)
@@ -235,7 +243,9 @@ def _wavefronts(byte_images: Sequence[int]) -> int:
 
 
 @_remembered
-def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: int = 16) -> Layout:
+def best_tile(
+    writer: LinearLayout, reader: LinearLayout, element_bytes: int, limit_bytes: int = 16
+) -> LinearLayout:
     """A shared layout for a conversion: vectors that one side or both have in registers, then
     offset bits such that the lanes of both sides fall into different banks as far as possible
     (after arXiv 2505.23819, section 5.4); also compared with a plain row-major tile."""
@@ -246,7 +256,7 @@ def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: i
     found = [row_major(writer.shape)] if writer.shape else []
     found += [_apart(writer, reader, vector, element_bytes) for vector in sorted(vectors)]
 
-    def cost(tile: Layout) -> float:
+    def cost(tile: LinearLayout) -> float:
         total = 0.0
         for side in (writer, reader):
             width = access_elements(side, tile, 1 << most)
@@ -261,13 +271,15 @@ def best_tile(writer: Layout, reader: Layout, element_bytes: int, limit_bytes: i
     return min(found, key=cost)
 
 
-def _apart(writer: Layout, reader: Layout, vector: Sequence[int], element_bytes: int) -> Layout:
+def _apart(
+    writer: LinearLayout, reader: LinearLayout, vector: Sequence[int], element_bytes: int
+) -> LinearLayout:
     """A tile whose lowest offset bits are `vector`, and whose bits above the banks are none of the
     sums of what a phase of either side touches, as far as possible."""
     dims = writer.output_bits
     unit = [1 << i for i in range(dims)]
 
-    def phase(side: Layout) -> list[int]:
+    def phase(side: LinearLayout) -> list[int]:
         """What the lanes of one wavefront touch with the vector's part that they hold."""
         own = list(itertools.takewhile(lambda bit: bit in side.bits("register"), vector))
         lanes = side.bits("lane")[: 5 - max(0, log2(element_bytes) + len(own) - 2)]
@@ -281,4 +293,4 @@ def _apart(writer: Layout, reader: Layout, vector: Sequence[int], element_bytes:
     pairs = [a ^ b for a, b in zip(left, right, strict=False)]
     high = independent([*free, *pairs, *right[len(left) :], *left, *unit], vector)[:rows]
     low = independent(unit, [*vector, *high])
-    return Layout((("offset", (*vector, *low, *high)),), writer.outputs)
+    return LinearLayout((("offset", (*vector, *low, *high)),), writer.outputs)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, of_axis
+from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ..frame import barrier
 from ..target import WARP
 from .groups import restored, selected, stored
-from .head import Part
+from .head import FusionEntry
 from .threads import ACCESS_BYTES, joined
 
 # Gives a reduction's inputs at (a vector of columns, an element of them).
@@ -29,7 +29,7 @@ LEAST = 4  # elements of a column that a thread takes at least
 
 
 @dataclass(frozen=True)
-class Cut:
+class ColumnCut:
     """`across` and `down` threads of a block; `width` columns of a thread; `parts` blocks that
     divide a column; `copies` elements of a column that a turn of the loop reads."""
 
@@ -44,7 +44,7 @@ class Cut:
         return max(WARP, self.across * self.down)
 
 
-def choose(columns: int, length: int, width: int, busy: int, copies: int, split: bool) -> Cut:
+def choose(columns: int, length: int, width: int, busy: int, copies: int, split: bool) -> ColumnCut:
     """The cut of `columns` columns of `length` elements, for `busy` threads; `split`: whether
     several blocks may divide a column."""
     vectors = columns // width
@@ -66,14 +66,14 @@ def choose(columns: int, length: int, width: int, busy: int, copies: int, split:
         parts = max(1, min(-(-2 * busy // threads), length // (4 * LEAST * down)))
         share = -(-length // (parts * down))
         parts = -(-length // (share * down))
-    return Cut(width, across, down, parts, copies)
+    return ColumnCut(width, across, down, parts, copies)
 
 
-class Columns:
+class ColumnCode:
     """The code of one thread. `totals` gives the vectors of its columns, complete in the threads
     for which `first` holds; `place` is where its columns begin, `present` whether they exist."""
 
-    def __init__(self, part: Part, columns: int, length: int, cut: Cut) -> None:
+    def __init__(self, part: FusionEntry, columns: int, length: int, cut: ColumnCut) -> None:
         self.part, self.cut, self.length = part, cut, length
         self.f, self.scopes = part.function, part.scopes
         f = self.f
@@ -95,7 +95,7 @@ class Columns:
             vector = f.min(vector, vectors - 1, signed=False)
         at = f.mul(vector, cut.width)
         lanes = CONSECUTIVE if cut.width > 1 else SAME
-        self.place = of_axis(Axis(at, columns, lanes, self.scopes.depth, cut.width))
+        self.place = of_axis(LoopAxis(at, columns, lanes, self.scopes.depth, cut.width))
         self.share = -(-length // (cut.parts * cut.down))  # of one thread, at most
         self.segments = -(-length // self.share)  # that have elements
 
@@ -141,7 +141,7 @@ class Columns:
 
         def at(turn: llvm.Value) -> Affine:
             place = f.add(ahead, f.mul(turn, cut.down))
-            return of_axis(Axis(place, self.length, SAME, self.scopes.depth))
+            return of_axis(LoopAxis(place, self.length, SAME, self.scopes.depth))
 
         with self.scopes.loop(zero, whole, copies, flat(like), extent=self.share) as (_, loop):
             base = at(loop.index)
@@ -188,7 +188,7 @@ class Columns:
         begin = f.mul(self.segment(), self.share)
         end = f.min(f.add(begin, self.share), self.length)
         first = f.min(begin, self.length - 1)
-        place = of_axis(Axis(first, self.length, SAME, self.scopes.depth))
+        place = of_axis(LoopAxis(first, self.length, SAME, self.scopes.depth))
         start = read(reduction, self.place, place, width)
         after = f.add(begin, 1)
         with self.scopes.loop(after, end, 1, flat(start), extent=self.length) as (at, loop):

@@ -14,19 +14,19 @@ from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....optimizer.cost.model import streamed
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.index import Affine, Axis, of_axis
+from ...llvm.index import Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction
-from ...plain.passes import Pass
-from .head import Kernel
-from .line import Line
+from ...plain.passes import RowPass
+from .head import FusionKernel
+from .line import ThreadRow
 from .partials import Partials
-from .row_code import Cut, Rows
+from .row_code import RowCode, RowCut
 
 WARPS = 8  # of a block
 TURN = 4  # vectors that a thread of a part has at least
 
 
-def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> int:
+def parts_of(kernel: FusionKernel, outer: int, passes: Sequence[RowPass], cut: RowCut) -> int:
     """Blocks per row; 1 where one block is enough."""
     dims = kernel.region.results[0].dims[:outer]
     rows, machine = at_hint(math.prod(dims)), kernel.target.architecture.multiprocessors
@@ -47,7 +47,9 @@ def parts_of(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut) -> in
     return parts if together < alone else 1
 
 
-def emit(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut, parts: int) -> None:
+def emit(
+    kernel: FusionKernel, outer: int, passes: Sequence[RowPass], cut: RowCut, parts: int
+) -> None:
     """The launches of a fusion whose rows are divided into so many parts."""
     cut = replace(cut, lanes=32, warps=WARPS)
     folds = [step for step in passes if step.reductions]
@@ -56,14 +58,14 @@ def emit(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut, parts: in
     count = math.prod(folds[0].inner)
     for number, step in enumerate(folds):
         memory = [one.parameter for one in kept[: number + 1]]
-        code = Rows(kernel, f"fold{number}", outer, cut, parts, memory)
+        code = RowCode(kernel, f"fold{number}", outer, cut, parts, memory)
         _join(code, folds[:number], kept)
         totals = code.folded(step, parts)
         f = code.f
         with code.scopes.branch(f.compare("eq", code.part.thread, 0)):
             kept[number].put(code.emitter, code.part.extra[number], _here(code), totals)
         code.finish()
-    code = Rows(kernel, "roots", outer, cut, parts, [one.parameter for one in kept])
+    code = RowCode(kernel, "roots", outer, cut, parts, [one.parameter for one in kept])
     _join(code, folds, kept)
     for step in passes:
         if step.roots and math.prod(step.inner) == count:
@@ -79,16 +81,16 @@ def emit(kernel: Kernel, outer: int, passes: Sequence[Pass], cut: Cut, parts: in
     code.finish()
 
 
-def _here(code: Rows) -> Affine:
+def _here(code: RowCode) -> Affine:
     """The place of this block's values: (row, part)."""
     assert code.number is not None
-    return code.place * code.parts + of_axis(Axis(code.number, code.parts))
+    return code.place * code.parts + of_axis(LoopAxis(code.number, code.parts))
 
 
-def _join(code: Rows, folds: Sequence[Pass], kept: Sequence[Partials]) -> None:
+def _join(code: RowCode, folds: Sequence[RowPass], kept: Sequence[Partials]) -> None:
     """The reductions of launches before this one, complete in every thread."""
     for step, partials, base in zip(folds, kept, code.part.extra, strict=False):
-        line = Line(code.part, code.group, code.parts, 1)
+        line = ThreadRow(code.part, code.group, code.parts, 1)
 
         def read(
             reduction: Reduction,

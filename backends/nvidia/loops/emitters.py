@@ -7,18 +7,18 @@ from collections.abc import Callable
 from ....hlo.graph import Op, Region
 from ....optimizer.windows import Windows
 from ..launch import KernelCode
-from ..target import Target
+from ..target import NvidiaTarget
 from . import loop, reduce, rows, scatter, sort, top, windows
 
 # By a fusion's kind.
-FUSIONS: dict[str, Callable[[Region, Target, float, Windows], KernelCode]] = {
+FUSIONS: dict[str, Callable[[Region, NvidiaTarget, float, Windows], KernelCode]] = {
     "loop": loop.emit,
     "rows": rows.emit,
     "reduce": reduce.emit,
 }
 
 # By the name of a single operation.
-OPERATIONS: dict[str, Callable[[Op, Target], KernelCode]] = {
+OPERATIONS: dict[str, Callable[[Op, NvidiaTarget], KernelCode]] = {
     "sort": sort.emit,
     "chlo.top_k": top.emit,
     "reduce_window": windows.emit,

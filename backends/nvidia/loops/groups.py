@@ -14,19 +14,19 @@ from ...llvm.elements import Pair, Register
 from ...plain.monoid import Reduction, flat, unflat
 from ..frame import barrier, shuffle
 from ..target import WARP
-from .head import Part
+from .head import FusionEntry
 
 _SLOT = 8  # bytes of one partial result in shared memory
 
 
-class Group:
+class ThreadGroup:
     """`lanes` threads of a warp (a power of two), or `warps` whole warps, which are the block.
 
     `lane` and `warp` are this thread's numbers in the group, i32. Where there are several warps,
     every thread of the block must take part in `join`.
     """
 
-    def __init__(self, part: Part, lanes: int, warps: int = 1) -> None:
+    def __init__(self, part: FusionEntry, lanes: int, warps: int = 1) -> None:
         self.part, self.f = part, part.function
         self.lanes, self.warps = lanes, warps
         f = self.f

@@ -13,14 +13,14 @@ from ... import llvm
 from ...plain.frame import read_bytes
 from ...plain.windows import distance
 from ..frame import THREADS, Entry, Parameter, Unfit, Unit
-from ..launch import SCRATCH, Extent, KernelCode, Launch, Memory
-from ..target import Target
+from ..launch import SCRATCH, Extent, KernelCode, KernelMemory, Launch
+from ..target import NvidiaTarget
 from .threads import ThreadEmitter
 
 ALIGNMENT = 16  # bytes, of memory that is given to kernels: of the widest accesses
 
 
-class Kernel:
+class FusionKernel:
     """Entries of one fusion, under construction, and their launches in order.
 
     `windows`: the results that begin inside of what is given for them (optimizer/windows.py).
@@ -28,7 +28,7 @@ class Kernel:
     optimizer/overwriting.py), so only the others are known to stay as they are.
     """
 
-    def __init__(self, region: Region, target: Target, windows: Windows = NONE) -> None:
+    def __init__(self, region: Region, target: NvidiaTarget, windows: Windows = NONE) -> None:
         self.region, self.target, self.windows = region, target, windows
         if any(window.step % ALIGNMENT for window in self.windows.values()):
             raise Unfit(f"rows of a stack that are no multiples of {ALIGNMENT} bytes")
@@ -44,10 +44,13 @@ class Kernel:
         kept = [not any(kind is root for root in roots) for kind in given]
         alone = [not any(kind is root for kind in given) for root in roots]
         operands = [
-            Parameter(f"x{n}", Memory(n), readonly=one, unique=one) for n, one in enumerate(kept)
+            Parameter(f"x{n}", KernelMemory(n), readonly=one, unique=one)
+            for n, one in enumerate(kept)
         ]
         first = len(operands)
-        results = [Parameter(f"y{n}", Memory(first + n), unique=one) for n, one in enumerate(alone)]
+        results = [
+            Parameter(f"y{n}", KernelMemory(first + n), unique=one) for n, one in enumerate(alone)
+        ]
         return operands + results
 
     def scratch_memory(self, size: int) -> Parameter:
@@ -56,7 +59,7 @@ class Kernel:
         self.scratch += -(-size // 256) * 256
         self.pieces += 1
         label = f"s{offset}" if isinstance(offset, int) else f"piece{self.pieces}"
-        return Parameter(label, Memory(SCRATCH, offset))
+        return Parameter(label, KernelMemory(SCRATCH, offset))
 
     def entry(
         self,
@@ -64,11 +67,11 @@ class Kernel:
         threads: int = THREADS,
         extra: Sequence[Parameter] = (),
         minimum_blocks: int = 0,
-    ) -> Part:
+    ) -> FusionEntry:
         """An entry under construction, whose parameters `extra` come last."""
         parameters = [*self.parameters, *extra]
         entry = self.unit.kernel(symbol, parameters, threads, minimum_blocks=minimum_blocks)
-        return Part(self, entry)
+        return FusionEntry(self, entry)
 
     def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
         moved = float(sum(read_bytes(value, self.region) for value in self.region.arguments))
@@ -77,10 +80,10 @@ class Kernel:
         return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
 
 
-class Part:
+class FusionEntry:
     """One entry: `pointers` of the region's arguments, `outputs` of its results, `extra` ones."""
 
-    def __init__(self, kernel: Kernel, entry: Entry) -> None:
+    def __init__(self, kernel: FusionKernel, entry: Entry) -> None:
         self.kernel, self.region, self.entry = kernel, kernel.region, entry
         self.threads, parameters = entry.threads, kernel.parameters
         self.function = self.entry.function
@@ -127,8 +130,8 @@ def require_elements(*counts: Dim) -> None:
         raise Unfit("a call may ask for no element")
 
 
-def nothing(region: Region, target: Target, flops: float) -> KernelCode:
+def nothing(region: Region, target: NvidiaTarget, flops: float) -> KernelCode:
     """The kernel of results without elements."""
-    kernel = Kernel(region, target)
+    kernel = FusionKernel(region, target)
     kernel.entry("empty", 32).finish(1)
     return kernel.finish(flops)

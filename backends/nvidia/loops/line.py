@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from ....hlo.deciding import surely_at_most
 from ... import llvm
 from ...llvm.elements import Pair, Register
-from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, of_axis
+from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction, flat, unflat
-from .groups import Group, selected
-from .head import Part
+from .groups import ThreadGroup, selected
+from .head import FusionEntry
 
 # Gives a reduction's inputs, in the types it accumulates in, at a place of the row.
 Read = Callable[[Reduction, Affine, int], list[Register]]
 
 
-class Line:
+class ThreadRow:
     """Places of a row of `count` elements for one thread of a group.
 
     `width` divides count. A thread has `chunks` vectors; if `copies` is not 0, a loop takes so many
@@ -33,8 +33,8 @@ class Line:
 
     def __init__(
         self,
-        part: Part,
-        group: Group,
+        part: FusionEntry,
+        group: ThreadGroup,
         count: int,
         width: int,
         copies: int = 0,
@@ -57,7 +57,7 @@ class Line:
 
     def axis(self, value: llvm.Value) -> Affine:
         lanes = CONSECUTIVE if self.width > 1 else SAME
-        return of_axis(Axis(value, self.count, lanes, self.scopes.depth, self.width))
+        return of_axis(LoopAxis(value, self.count, lanes, self.scopes.depth, self.width))
 
     def places(self) -> Iterator[tuple[Affine, llvm.Value | None]]:
         """Loops over the thread's vectors, or runs through them: each one's place and, where not

@@ -18,13 +18,13 @@ from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear, linear
-from ...plain.boxes import Box, boxes, crossing
+from ...plain.boxes import IndexBox, boxes, crossing
 from ...plain.frame import computable, cost
 from ..frame import Unfit, blocks
 from ..launch import KernelCode
-from ..target import Target
+from ..target import NvidiaTarget
 from . import transpose
-from .head import Kernel, Part, nothing
+from .head import FusionEntry, FusionKernel, nothing
 from .threads import ACCESS_BYTES, ThreadEmitter, lanes_axis
 
 FLIGHT = 64  # bytes that a thread should have asked for before it waits
@@ -34,14 +34,14 @@ SMALL = 1 << 16  # elements, below which blocks are small
 
 
 @dataclass(frozen=True)
-class Cut:
+class LoopCut:
     """What a thread computes: `copies` vectors of `width` elements."""
 
     width: int
     copies: int
 
 
-def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
+def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `loop` fusion's region."""
     dims = region.results[0].dims
     if any(op.name == "reduce" for op in region.ops):
@@ -52,10 +52,10 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
         raise Unfit("an operation that is not computed element by element")
     if not region.results[0].tensor.size:
         return nothing(region, target, flops)
-    kernel = Kernel(region, target, windows)
+    kernel = FusionKernel(region, target, windows)
     part = kernel.entry("loop", 128 if at_hint(region.results[0].tensor.size) <= SMALL else 256)
     emitter = part.emitter()
-    parts = [_Part(part, emitter, box) for box in boxes(region)]
+    parts = [_LoopBox(part, emitter, box) for box in boxes(region)]
     first = 0
     for one in parts:
         f = part.function
@@ -70,7 +70,7 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
     return kernel.finish(flops)
 
 
-def streams(region: Region, box: Box) -> tuple[list[int], list[int]]:
+def streams(region: Region, box: IndexBox) -> tuple[list[int], list[int]]:
     """Bytes per element of the arguments, and of the results, that neighbours read and write side
     by side."""
     along = next((d for d in reversed(range(len(box.sizes))) if box.sizes[d] != 1), None)
@@ -84,7 +84,7 @@ def streams(region: Region, box: Box) -> tuple[list[int], list[int]]:
     return list(read.values()), [root.element.itemsize for root in region.results]
 
 
-def choose(region: Region, box: Box, target: Target) -> Cut:
+def choose(region: Region, box: IndexBox, target: NvidiaTarget) -> LoopCut:
     """How many neighbours and vectors a thread takes."""
     count = at_hint(math.prod(box.sizes))
     read, written = streams(region, box)
@@ -103,10 +103,10 @@ def choose(region: Region, box: Box, target: Target) -> Cut:
         copies *= 2
     while copies > 1 and count < 2 * copies * width * busy:
         copies //= 2
-    return Cut(width, copies)
+    return LoopCut(width, copies)
 
 
-def alignment(region: Region, box: Box, width: int) -> int:
+def alignment(region: Region, box: IndexBox, width: int) -> int:
     """The widest vectors, up to `width`, that are worth it: their elements lie side by side in
     most of what is read and written."""
     inner = box.extents()[-1]
@@ -137,10 +137,10 @@ def alignment(region: Region, box: Box, width: int) -> int:
     return step & -step
 
 
-class _Part:
+class _LoopBox:
     """One box: the blocks that compute it."""
 
-    def __init__(self, part: Part, emitter: ThreadEmitter, box: Box) -> None:
+    def __init__(self, part: FusionEntry, emitter: ThreadEmitter, box: IndexBox) -> None:
         self.part, self.emitter, self.box = part, emitter, box
         self.region = part.region
         self.size = math.prod(box.sizes)

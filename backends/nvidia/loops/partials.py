@@ -10,7 +10,7 @@ from ...llvm.index import Affine
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.probe import dummy
 from .groups import restored, stored
-from .head import Kernel
+from .head import FusionKernel
 from .threads import ThreadEmitter
 
 _ALIGNMENT = 256  # bytes, of every component
@@ -20,7 +20,7 @@ class Partials:
     """Registers of some reductions by (component, place), `count` places; `parameter` is the
     scratch memory that an entry takes, `base` its address there."""
 
-    def __init__(self, kernel: Kernel, reductions: Sequence[Reduction], count: int) -> None:
+    def __init__(self, kernel: FusionKernel, reductions: Sequence[Reduction], count: int) -> None:
         self.likes = {one: [dummy(element) for element in one.elements] for one in reductions}
         self.offsets: list[int] = []
         size = 0

@@ -16,18 +16,18 @@ from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.index import SAME, Affine, Axis, delinear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...plain.frame import computable
 from ...plain.monoid import Reduction, nested, spread
 from ...plain.probe import collapse, probe
 from ..frame import Parameter, Unfit, blocks
 from ..launch import KernelCode
-from ..target import WARP, Target
+from ..target import WARP, NvidiaTarget
 from . import columns, divided, rows
-from .columns import Columns
-from .groups import Group
-from .head import Kernel, Part, nothing, require_elements
-from .line import Line
+from .columns import ColumnCode
+from .groups import ThreadGroup
+from .head import FusionEntry, FusionKernel, nothing, require_elements
+from .line import ThreadRow
 from .partials import Partials
 from .row_code import THREADS
 from .threads import ACCESS_BYTES, ThreadEmitter
@@ -35,7 +35,7 @@ from .threads import ACCESS_BYTES, ThreadEmitter
 COPIES = 4  # elements of a column that a turn of a loop reads
 
 
-def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
+def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
     reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
     results = {result for r in reductions for result in r.op.results}
@@ -51,17 +51,17 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
     if not math.prod(reductions[0].inputs[0].dims):
         raise Unfit("a reduction of nothing")
     require_elements(math.prod(reductions[0].inputs[0].dims))
-    return _Reduce(region, target, reductions, windows).emit(flops)
+    return _ReduceKernel(region, target, reductions, windows).emit(flops)
 
 
-class _Reduce:
+class _ReduceKernel:
     """kept, reduced: groups of dims that run as one, as positions in `groups`."""
 
     def __init__(
-        self, region: Region, target: Target, reductions: list[Reduction], windows: Windows
+        self, region: Region, target: NvidiaTarget, reductions: list[Reduction], windows: Windows
     ) -> None:
         self.region, self.target, self.reductions = region, target, reductions
-        self.kernel = Kernel(region, target, windows)
+        self.kernel = FusionKernel(region, target, windows)
         self.dims = reductions[0].inputs[0].dims
         self.over = frozenset(reductions[0].op.dimensions)
         inputs = [value for r in reductions for value in r.inputs]
@@ -142,7 +142,7 @@ class _Reduce:
 
     def store(
         self,
-        part: Part,
+        part: FusionEntry,
         emitter: ThreadEmitter,
         totals: Sequence[list[Register]],
         place: Affine,
@@ -185,7 +185,7 @@ class _Reduce:
         part = self.kernel.entry("reduce", max(WARP, cut.threads * each), self.partial(parts))
         f, scopes = part.function, part.scopes
         emitter = part.emitter()
-        group = Group(part, cut.lanes, cut.warps)
+        group = ThreadGroup(part, cut.lanes, cut.warps)
         number, block = None, part.block
         if parts > 1:
             number = f.udiv(block, self.columns)
@@ -196,8 +196,8 @@ class _Reduce:
         if self.columns % each:
             present = f.compare("ult", kept, self.columns)
             kept = f.min(kept, self.columns - 1, signed=False)
-        line = Line(part, group, self.length, width, copies, parts, number)
-        place = of_axis(Axis(kept, self.columns, SAME, scopes.depth))
+        line = ThreadRow(part, group, self.length, width, copies, parts, number)
+        place = of_axis(LoopAxis(kept, self.columns, SAME, scopes.depth))
 
         def read(reduction: Reduction, at: Affine, lanes: int) -> list[Register]:
             return self.read(emitter, reduction, place, at, lanes)
@@ -227,7 +227,7 @@ class _Reduce:
         cut = columns.choose(count, at_hint(self.length), width, busy, COPIES, True)
         part = self.kernel.entry("reduce", cut.threads, self.partial(cut.parts))
         emitter = part.emitter()
-        fold = Columns(part, self.columns, self.length, cut)
+        fold = ColumnCode(part, self.columns, self.length, cut)
 
         def read(reduction: Reduction, kept: Affine, at: Affine, lanes: int) -> list[Register]:
             return self.read(emitter, reduction, kept, at, lanes)
@@ -238,7 +238,11 @@ class _Reduce:
             self.rest(cut.parts)
 
     def conclude(
-        self, part: Part, emitter: ThreadEmitter, fold: Columns, totals: Sequence[list[Register]]
+        self,
+        part: FusionEntry,
+        emitter: ThreadEmitter,
+        fold: ColumnCode,
+        totals: Sequence[list[Register]],
     ) -> None:
         """Results, or partial ones, of the threads that have them."""
         width = fold.cut.width
@@ -269,13 +273,13 @@ class _Reduce:
 
     def keep(
         self,
-        part: Part,
+        part: FusionEntry,
         emitter: ThreadEmitter,
         totals: Sequence[list[Register]],
         place: Affine,
         number: llvm.Value,
     ) -> None:
-        at = of_axis(Axis(number, self.parts, SAME, part.scopes.depth)) * self.columns + place
+        at = of_axis(LoopAxis(number, self.parts, SAME, part.scopes.depth)) * self.columns + place
         self.partials.put(emitter, part.extra[0], at, totals)
 
     def rest(self, parts: int) -> None:
@@ -284,7 +288,7 @@ class _Reduce:
         cut = columns.choose(at_hint(self.columns), parts, 1, busy, COPIES, False)
         part = self.kernel.entry("join", cut.threads, [self.partials.parameter])
         emitter = part.emitter()
-        fold = Columns(part, self.columns, parts, cut)
+        fold = ColumnCode(part, self.columns, parts, cut)
 
         def read(reduction: Reduction, kept: Affine, at: Affine, lanes: int) -> list[Register]:
             del lanes

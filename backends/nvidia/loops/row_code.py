@@ -12,14 +12,14 @@ from ... import llvm
 from ...llvm import math as math_of
 from ...llvm.elements import Register, register_type, rounded
 from ...llvm.elementwise import Mask, Override, splat
-from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import Reduction
-from ...plain.passes import Pass
+from ...plain.passes import RowPass
 from ..frame import Parameter, blocks
 from ..target import WARP
-from .groups import Group
-from .head import Kernel
-from .line import Line
+from .groups import ThreadGroup
+from .head import FusionKernel
+from .line import ThreadRow
 from .threads import ThreadEmitter
 
 THREADS = 128  # of a block whose warps have rows of their own
@@ -27,7 +27,7 @@ _PLAIN = 2.0**60  # numbers whose quotients and remainders are neither subnormal
 
 
 @dataclass(frozen=True)
-class Cut:
+class RowCut:
     """How many threads share a row: `lanes` of a warp and `warps`; elements of their vectors."""
 
     lanes: int
@@ -113,15 +113,15 @@ class _RowEmitter(ThreadEmitter):
         return rounded(f, found, op.result.element)
 
 
-class Rows:
+class RowCode:
     """Code of one launch in which a group of threads has a row; with `parts`, a part of it."""
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: FusionKernel,
         symbol: str,
         outer: int,
-        cut: Cut,
+        cut: RowCut,
         parts: int = 1,
         extra: Sequence[Parameter] = (),
     ) -> None:
@@ -139,8 +139,8 @@ class Rows:
         self.f, self.scopes = self.part.function, self.part.scopes
         self.emitter = _RowEmitter(self.part.entry, region, self.part.pointers)
         self.emitter.rows = self.dims
-        self.group = Group(self.part, cut.lanes, cut.warps)
-        self.lines: dict[tuple[int, int], Line] = {}
+        self.group = ThreadGroup(self.part, cut.lanes, cut.warps)
+        self.lines: dict[tuple[int, int], ThreadRow] = {}
         f, row = self.f, self.part.block
         self.number: llvm.Value | None = None
         if parts > 1:
@@ -153,13 +153,13 @@ class Rows:
             # The threads of rows that do not exist work on the last one and store nothing.
             self.present = f.compare("ult", row, self.rows)
             row = f.min(row, self.rows - 1, signed=False)
-        self.place = of_axis(Axis(row, self.rows, SAME, self.scopes.depth))
+        self.place = of_axis(LoopAxis(row, self.rows, SAME, self.scopes.depth))
         self.row = delinear(self.emitter.indexer, self.place, self.dims, 1)
 
     def finish(self) -> None:
         self.part.finish(blocks(self.rows, self.each) * self.parts)
 
-    def line(self, step: Pass, parts: int = 1) -> Line:
+    def line(self, step: RowPass, parts: int = 1) -> ThreadRow:
         """The row of a pass, whole or in parts."""
         count = math.prod(step.inner)
         key = count, parts
@@ -167,10 +167,10 @@ class Rows:
             width = common_divisor(self.cut.width, count)
             copies = self.cut.copies(-(-count // parts), width)
             number = self.number if parts > 1 else None
-            self.lines[key] = Line(self.part, self.group, count, width, copies, parts, number)
+            self.lines[key] = ThreadRow(self.part, self.group, count, width, copies, parts, number)
         return self.lines[key]
 
-    def run(self, step: Pass) -> None:
+    def run(self, step: RowPass) -> None:
         """A pass over the whole row."""
         if step.reductions:
             for reduction, total in zip(step.reductions, self.folded(step), strict=True):
@@ -179,7 +179,7 @@ class Rows:
             for place, guard in self.line(step).places():
                 self.store(step, place, self.line(step).width, guard)
 
-    def folded(self, step: Pass, parts: int = 1) -> list[list[Register]]:
+    def folded(self, step: RowPass, parts: int = 1) -> list[list[Register]]:
         """The reductions of a pass over the row, or over the part of it that the block has."""
 
         def read(reduction: Reduction, place: Affine, width: int) -> list[Register]:
@@ -187,10 +187,12 @@ class Rows:
 
         return self.line(step, parts).fold(step.reductions, read)
 
-    def index(self, step: Pass, place: Affine, width: int) -> tuple[Affine, ...]:
+    def index(self, step: RowPass, place: Affine, width: int) -> tuple[Affine, ...]:
         return (*self.row, *delinear(self.emitter.indexer, place, step.inner, width))
 
-    def read(self, step: Pass, reduction: Reduction, place: Affine, width: int) -> list[Register]:
+    def read(
+        self, step: RowPass, reduction: Reduction, place: Affine, width: int
+    ) -> list[Register]:
         at = self.index(step, place, width)
         registers = [self.emitter.value(value, at, width) for value in reduction.inputs]
         return reduction.read(self.f, registers)
@@ -210,7 +212,7 @@ class Rows:
     def given(self, register: Register) -> Override:
         return lambda index, width: splat(self.f, register, width)
 
-    def store(self, step: Pass, place: Affine, width: int, guard: llvm.Value | None) -> None:
+    def store(self, step: RowPass, place: Affine, width: int, guard: llvm.Value | None) -> None:
         at = self.index(step, place, width)
         roots: list[tuple[int, Value, Register]] = []
         for number in step.roots:

@@ -14,13 +14,13 @@ from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ...plain.frame import computable, cost
-from ...plain.passes import Pass, outer_rank, plan
+from ...plain.passes import RowPass, outer_rank, plan
 from ..frame import Unfit
 from ..launch import KernelCode
-from ..target import WARP, Target
+from ..target import WARP, NvidiaTarget
 from . import divided
-from .head import Kernel, nothing, require_elements
-from .row_code import Cut, Rows
+from .head import FusionKernel, nothing, require_elements
+from .row_code import RowCode, RowCut
 from .threads import ACCESS_BYTES
 
 KEPT = 32  # 32-bit words of a row that a thread keeps in registers
@@ -30,7 +30,9 @@ BUSY = 512  # threads that a multiprocessor needs to hide the latency of memory
 
 
 @estimating()
-def choose(region: Region, rows: int, count: int, target: Target, longest: int = LONGEST) -> Cut:
+def choose(
+    region: Region, rows: int, count: int, target: NvidiaTarget, longest: int = LONGEST
+) -> RowCut:
     """The cut of rows of so many elements, each for at most `longest` warps."""
     long = [value for value in region.arguments if value.tensor.size >= count] or [*region.results]
     sizes = [value.element.itemsize for value in (*long, *region.results)]
@@ -48,10 +50,10 @@ def choose(region: Region, rows: int, count: int, target: Target, longest: int =
         if count <= share * kept and (rows * share >= busy or count <= share * width):
             break
         warps *= 2
-    return Cut(lanes, warps, width, kept)
+    return RowCut(lanes, warps, width, kept)
 
 
-def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) -> KernelCode:
+def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `rows` fusion's region."""
     outer = outer_rank(region)
     if outer is None:
@@ -62,7 +64,7 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
         raise Unfit("an operation that is not computed element by element")
     if not all(root.tensor.size for root in region.results):
         return nothing(region, target, flops)
-    kernel = Kernel(region, target, windows)
+    kernel = FusionKernel(region, target, windows)
     passes = plan(region, outer, lambda count: True)
     rows, longest = math.prod(region.results[0].dims[:outer]), _longest(passes)
     require_elements(rows, *(math.prod(step.inner) for step in passes))
@@ -74,12 +76,12 @@ def emit(region: Region, target: Target, flops: float, windows: Windows = NONE) 
     if parts > 1:
         divided.emit(kernel, outer, passes, cut, parts)
         return kernel.finish(flops)
-    code = Rows(kernel, "rows", outer, cut)
+    code = RowCode(kernel, "rows", outer, cut)
     for step in passes:
         code.run(step)
     code.finish()
     return kernel.finish(flops)
 
 
-def _longest(passes: Sequence[Pass]) -> int:
+def _longest(passes: Sequence[RowPass]) -> int:
     return max((math.prod(step.inner) for step in passes), key=at_hint)

@@ -15,16 +15,16 @@ from ....hlo.graph import Op
 from ....hlo.ops.windows import running
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.index import SAME, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.single import as_region
 from ..frame import Parameter, Unfit, blocks, shuffle
 from ..launch import KernelCode
-from ..target import WARP, Target
+from ..target import WARP, NvidiaTarget
 from . import rows
-from .groups import Group, lane_of, selected
-from .head import Kernel, Part, nothing
-from .line import Line
+from .groups import ThreadGroup, lane_of, selected
+from .head import FusionEntry, FusionKernel, nothing
+from .line import ThreadRow
 from .partials import Partials
 from .row_code import THREADS
 from .threads import ACCESS_BYTES
@@ -32,7 +32,7 @@ from .threads import ACCESS_BYTES
 COPIES = 4  # chunks of a turn of the first pass
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a reduce_window that is a running total."""
     found = running(op)
     if found is None:
@@ -43,10 +43,10 @@ def emit(op: Op, target: Target) -> KernelCode:
 
 
 class _Scan:
-    def __init__(self, op: Op, target: Target, dimension: int, backward: bool) -> None:
+    def __init__(self, op: Op, target: NvidiaTarget, dimension: int, backward: bool) -> None:
         region = as_region(op)
         self.op, self.dimension, self.backward = region.ops[0], dimension, backward
-        self.kernel = Kernel(region, target)
+        self.kernel = FusionKernel(region, target)
         self.reduction = Reduction(self.op, backward)
         self.dims = self.op.results[0].dims
         self.length = self.dims[dimension]
@@ -82,30 +82,30 @@ class _Scan:
             extra = [self.partials.parameter]
             self.part_totals(extra)
         part = self.kernel.entry("scan", WARP * self.warps * self.each, extra)
-        _Pass(self, part).scan()
+        _ScanPass(self, part).scan()
         part.finish(blocks(self.lines, self.each) * self.parts)
         return self.kernel.finish(self.op.definition.flops(self.op))
 
     def part_totals(self, extra: Sequence[Parameter]) -> None:
         """The first launch: every part of a line folded."""
         part = self.kernel.entry("totals", WARP * self.warps, extra)
-        one = _Pass(self, part)
+        one = _ScanPass(self, part)
         (total,) = one.line.fold([self.reduction], one.read)
         with part.scopes.branch(part.function.compare("eq", part.thread, 0)):
-            place = one.place * self.parts + of_axis(Axis(one.number, self.parts))
+            place = one.place * self.parts + of_axis(LoopAxis(one.number, self.parts))
             self.partials.put(one.emitter, part.extra[0], place, [total])
         part.finish(self.lines * self.parts)
 
 
-class _Pass:
+class _ScanPass:
     """One launch: `place` is the thread's line and `number` its part, i32."""
 
-    def __init__(self, scan: _Scan, part: Part) -> None:
+    def __init__(self, scan: _Scan, part: FusionEntry) -> None:
         self.scan_of, self.part = scan, part
         self.f, self.scopes = part.function, part.scopes
         f = self.f
         self.emitter = part.emitter()
-        self.group = Group(part, WARP, scan.warps)
+        self.group = ThreadGroup(part, WARP, scan.warps)
         self.number: llvm.Value = llvm.constant("i32", 0)
         block = part.block
         if scan.parts > 1:
@@ -117,10 +117,10 @@ class _Pass:
             if scan.lines % scan.each:
                 self.present = f.compare("ult", block, scan.lines)
                 block = f.min(block, scan.lines - 1, signed=False)
-        self.place = of_axis(Axis(block, scan.lines, SAME, self.scopes.depth))
+        self.place = of_axis(LoopAxis(block, scan.lines, SAME, self.scopes.depth))
         self.at = delinear(self.emitter.indexer, self.place, scan.others, 1)
         number = self.number if scan.parts > 1 else None
-        self.line = Line(part, self.group, scan.length, scan.width, COPIES, scan.parts, number)
+        self.line = ThreadRow(part, self.group, scan.length, scan.width, COPIES, scan.parts, number)
 
     def index(self, place: Affine) -> tuple[Affine, ...]:
         scan = self.scan_of

@@ -16,14 +16,14 @@ from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import scalar_region
-from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import ZERO, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.opaque.scatter import pinned, place_of, windowed_dims
 from ...plain.single import as_region
 from ..frame import GRID, Parameter, Unfit, blocks
 from ..launch import KernelCode
-from ..target import Target
-from .head import Kernel, Part, nothing
+from ..target import NvidiaTarget
+from .head import FusionEntry, FusionKernel, nothing
 from .sort import FLAT, Record, Segments, Store, merge_launches, sort_segments
 from .threads import ACCESS_BYTES
 
@@ -34,23 +34,23 @@ _KINDS = ["i64"]  # of a record: the place above the position
 class _Places:
     """Records of places are different, so their order is that of the numbers."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: FusionEntry) -> None:
         self.f = part.function
 
     def before(self, line: llvm.Value, other: Record, own: Record, left: llvm.Value) -> llvm.Value:
         return self.f.compare("ult", other[0], own[0])
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a scatter."""
     region = as_region(op)
     if not op.results[0].tensor.size:
         return nothing(region, target, 0.0)
-    return _Scatter(region.ops[0], Kernel(region, target)).emit()
+    return _Scatter(region.ops[0], FusionKernel(region, target)).emit()
 
 
 class _Scatter:
-    def __init__(self, op: Op, kernel: Kernel) -> None:
+    def __init__(self, op: Op, kernel: FusionKernel) -> None:
         self.op, self.kernel = op, kernel
         count = len(op.operands) // 2
         self.inputs, self.updates = op.operands[:count], op.operands[count + 1 :]
@@ -124,7 +124,7 @@ class _Scatter:
         self.emitter = part.emitter()
 
         def source(_: llvm.Value, position: llvm.Value) -> Record:
-            line = of_axis(Axis(position, self.count, depth=scopes.depth))
+            line = of_axis(LoopAxis(position, self.count, depth=scopes.depth))
             at = self.index(line, ZERO)
             place, inside = place_of(self.emitter, self.op, at, 1)
             if inside is False:
@@ -162,8 +162,8 @@ class _Scatter:
             (ahead,) = records.get(f.max(f.sub(slot, 1), 0))
             fresh = f.lor(f.compare("eq", slot, 0), f.compare("ne", f.lshr(ahead, 32), key))
             with scopes.branch(f.land(fresh, f.compare("ne", key, _OUTSIDE))):
-                window = of_axis(Axis(within, self.size, depth=scopes.depth))
-                offset = of_axis(Axis(key, self.inputs[0].tensor.size, depth=scopes.depth))
+                window = of_axis(LoopAxis(within, self.size, depth=scopes.depth))
+                offset = of_axis(LoopAxis(key, self.inputs[0].tensor.size, depth=scopes.depth))
                 inner = delinear(emitter.indexer, window, self.window, 1)
                 for d, one in zip(windowed_dims(op), inner, strict=True):
                     offset = offset + one * math.prod(self.inputs[0].dims[d + 1 :])
@@ -176,7 +176,7 @@ class _Scatter:
                     carried = unflat(loop.carried, values)
                     (one,) = records.get(loop.index)
                     position = f.cast("trunc", one, "i32")
-                    line = of_axis(Axis(position, self.count, depth=scopes.depth))
+                    line = of_axis(LoopAxis(position, self.count, depth=scopes.depth))
                     at = self.index(line, window)
                     loop.carry(*flat(self.combined(carried, at)))
                 values = unflat(loop.results, values)
@@ -191,7 +191,7 @@ class _Scatter:
         self.emitter = emitter = part.emitter()
         item = f.add(f.mul(part.block, FLAT), part.thread)
         with scopes.branch(f.compare("ult", item, self.size)):
-            at = self.index(ZERO, of_axis(Axis(item, self.size, depth=scopes.depth)))
+            at = self.index(ZERO, of_axis(LoopAxis(item, self.size, depth=scopes.depth)))
             place, inside = place_of(emitter, op, at, 1)
             if inside is not False:
                 with scopes.branch(inside.value) if inside is not None else nullcontext():

@@ -19,14 +19,14 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Override
-from ...llvm.index import Axis, of_axis
+from ...llvm.index import LoopAxis, of_axis
 from ...plain.opaque.frame import lazy_region
 from ...plain.opaque.order import Key, key_bits, key_of
 from ...plain.single import as_region
 from ..frame import GRID, Parameter, Unfit, barrier, blocks
 from ..launch import KernelCode
-from ..target import WARP, Target
-from .head import Kernel, Part, nothing
+from ..target import WARP, NvidiaTarget
+from .head import FusionEntry, FusionKernel, nothing
 
 SEGMENT = 2048  # records that a block sorts
 THREADS = 512  # of such a block, at most
@@ -70,14 +70,14 @@ class Comparing(Protocol):
     ) -> llvm.Value: ...
 
 
-class Order:
+class SortOrder:
     """How records are made and compared in one entry; a record ends with a position (i32).
 
     With a key of 32 bits, a record is one i64: the key above the position. With one of 64 bits, it
     is the key and the position; else the position alone, and the comparator reads the operands.
     """
 
-    def __init__(self, part: Part, op: Op, lines: Lines, key: Key | None) -> None:
+    def __init__(self, part: FusionEntry, op: Op, lines: Lines, key: Key | None) -> None:
         self.part, self.op, self.lines, self.key = part, op, lines, key
         self.f, self.emitter = part.function, part.emitter()
 
@@ -92,7 +92,7 @@ class Order:
         """An element of an operand."""
         value = self.op.operands[number]
         at = self.lines.place(self.f, line, position)
-        axis = Axis(at, value.tensor.size, depth=self.part.scopes.depth)
+        axis = LoopAxis(at, value.tensor.size, depth=self.part.scopes.depth)
         pointer = self.part.pointers[number]
         return self.emitter.load(pointer, value.element, of_axis(axis))
 
@@ -191,7 +191,7 @@ def merged(
 
 
 @contextmanager
-def turns(part: Part, items: int) -> Iterator[llvm.Value]:
+def turns(part: FusionEntry, items: int) -> Iterator[llvm.Value]:
     """The numbers of a block's items, a few for each thread."""
     f, threads = part.function, part.threads
     zero = llvm.constant("i32", 0)
@@ -242,7 +242,7 @@ Sink = Callable[[llvm.Value, llvm.Value, Record], None]  # takes the record at (
 class _Items:
     """The items of a block: the records of its segments."""
 
-    def __init__(self, part: Part, segments: Segments) -> None:
+    def __init__(self, part: FusionEntry, segments: Segments) -> None:
         self.part, self.segments = part, segments
         f, size = part.function, segments.size
         number = part.block
@@ -285,7 +285,7 @@ class _Items:
 
 
 def sort_segments(
-    part: Part,
+    part: FusionEntry,
     order: Comparing,
     segments: Segments,
     kinds: Sequence[str],
@@ -337,11 +337,11 @@ def sort_segments(
 class Sorter:
     """The launches of one operation."""
 
-    def __init__(self, op: Op, target: Target, key: Key | None) -> None:
+    def __init__(self, op: Op, target: NvidiaTarget, key: Key | None) -> None:
         self.region = as_region(op)
         self.op, self.key = self.region.ops[0], key
-        self.kernel = Kernel(self.region, target)
-        self.kinds = Order.kinds(key)
+        self.kernel = FusionKernel(self.region, target)
+        self.kinds = SortOrder.kinds(key)
 
     def buffer(self, count: int) -> list[Parameter]:
         """Scratch for so many records, as parameters."""
@@ -349,11 +349,11 @@ class Sorter:
             self.kernel.scratch_memory(count * (llvm.bits_of(kind) // 8)) for kind in self.kinds
         ]
 
-    def store(self, part: Part, first: int) -> Store:
+    def store(self, part: FusionEntry, first: int) -> Store:
         return Store(part.function, self.kinds, part.extra[first : first + len(self.kinds)])
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a sort."""
     if not op.operands[0].tensor.size:
         return nothing(as_region(op), target, 0.0)
@@ -368,15 +368,15 @@ def emit(op: Op, target: Target) -> KernelCode:
     alone = segments.parts == 1
     buffers = [] if alone else [sorter.buffer(total), sorter.buffer(total)]
     part = kernel.entry("sort", segments.threads, [] if alone else buffers[0])
-    order = Order(part, op, lines, sorter.key)
+    order = SortOrder(part, op, lines, sorter.key)
 
-    def moved(order: Order, line: llvm.Value, place: llvm.Value, record: Record) -> None:
+    def moved(order: SortOrder, line: llvm.Value, place: llvm.Value, record: Record) -> None:
         """Stores the elements of a record where it stands."""
         part, position = order.part, order.position(record)
         to = lines.place(part.function, line, place)
         values = [order.load(number, line, position) for number in range(len(op.operands))]
         for value, operand, pointer in zip(values, op.operands, part.outputs, strict=True):
-            axis = Axis(to, total, depth=part.scopes.depth)
+            axis = LoopAxis(to, total, depth=part.scopes.depth)
             order.emitter.store(pointer, value, operand.element, of_axis(axis))
 
     def sink(line: llvm.Value, place: llvm.Value, record: Record) -> None:
@@ -392,12 +392,12 @@ def emit(op: Op, target: Target) -> KernelCode:
     if not alone:
 
         def place(
-            part: Part, order: Order, line: llvm.Value, to: llvm.Value, record: Record
+            part: FusionEntry, order: SortOrder, line: llvm.Value, to: llvm.Value, record: Record
         ) -> None:
             moved(order, line, to, record)
 
-        def order_of(part: Part) -> Order:
-            return Order(part, op, lines, sorter.key)
+        def order_of(part: FusionEntry) -> SortOrder:
+            return SortOrder(part, op, lines, sorter.key)
 
         merge_launches(kernel, sorter.kinds, buffers, lines.count, lines.length, order_of, place)
     return kernel.finish(op.definition.flops(op))
@@ -407,13 +407,13 @@ Ordering = TypeVar("Ordering", bound=Comparing)
 
 
 def merge_launches(
-    kernel: Kernel,
+    kernel: FusionKernel,
     kinds: Sequence[str],
     buffers: Sequence[list[Parameter]],
     count: int,
     length: int,
-    order_of: Callable[[Part], Ordering],
-    final: Callable[[Part, Ordering, llvm.Value, llvm.Value, Record], None] | None,
+    order_of: Callable[[FusionEntry], Ordering],
+    final: Callable[[FusionEntry, Ordering, llvm.Value, llvm.Value, Record], None] | None,
 ) -> list[Parameter]:
     """A launch per level, for `count` lines of `length` records whose segments are sorted in the
     first of two buffers. The last level hands its records to `final`, if there is one; else they

@@ -10,7 +10,7 @@ from ....hlo.graph import Region
 from ....hlo.symbols import maximum, minimum
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
-from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Axis, Indexer, of_axis
+from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Indexer, LoopAxis, of_axis
 from ..frame import Entry
 
 ACCESS_BYTES = 16  # of one load or store of a thread
@@ -46,7 +46,7 @@ class NarrowIndexer(Indexer):
                 if key not in known:
                     with self.scopes.place(axis.depth):
                         wide = f.cast("zext", axis.value, "i64")
-                    own = Axis(wide, axis.extent, axis.lanes, axis.depth, axis.multiple)
+                    own = LoopAxis(wide, axis.extent, axis.lanes, axis.depth, axis.multiple)
                     known = self.scopes.known(axis.depth)
                     known[key] = own
                 axis = known[key]
@@ -83,7 +83,7 @@ class NarrowIndexer(Indexer):
             return self.function.splat(self.narrow(index), width)
         return super().splat(index, width, element)
 
-    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[Axis, Affine]:
+    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
         depth = index.depth
         plain = width == 1 or self._same_quotient(index, divisor, width)
         known = surely_at_most(0, index.low) and fits(index) and fits(Affine(index.terms, 0))
@@ -94,7 +94,7 @@ class NarrowIndexer(Indexer):
         if found is None:
             with self.scopes.place(depth):
                 value = self.function.udiv(self.narrow(index), divisor)
-            atom = Axis(value, index.high // divisor + 1, SAME, min(depth, self.scopes.depth))
+            atom = LoopAxis(value, index.high // divisor + 1, SAME, min(depth, self.scopes.depth))
             rest = (index + of_axis(atom) * -divisor).within(0, divisor - 1)
             found = atom, rest
             self.scopes.known(depth)[key] = found
@@ -303,4 +303,4 @@ def joined(f: llvm.Function, parts: list[llvm.Value]) -> llvm.Value:
 
 def lanes_axis(value: llvm.Value, extent: int, width: int, depth: int, multiple: int) -> Affine:
     """An i32 of the code as an index whose lanes are neighbours."""
-    return of_axis(Axis(value, extent, CONSECUTIVE if width > 1 else SAME, depth, multiple))
+    return of_axis(LoopAxis(value, extent, CONSECUTIVE if width > 1 else SAME, depth, multiple))

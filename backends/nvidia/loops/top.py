@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from ....hlo.graph import Op, arguments
 from ....hlo.types import TensorType
 from ... import llvm
-from ...llvm.index import Axis, of_axis
+from ...llvm.index import LoopAxis, of_axis
 from ...plain.opaque.order import Key
 from ...plain.single import as_region
 from ..frame import GRID, Parameter, Unfit
 from ..launch import KernelCode
-from ..target import Target
-from .head import Part, nothing
-from .sort import SEGMENT, Lines, Order, Record, Segments, Sorter, sort_segments
+from ..target import NvidiaTarget
+from .head import FusionEntry, nothing
+from .sort import SEGMENT, Lines, Record, Segments, Sorter, SortOrder, sort_segments
 from .threads import ThreadEmitter
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a top_k: values, positions = the k largest of each row."""
     x, k = op.operands[0], op.k
     if not op.results[0].tensor.size:
@@ -43,7 +43,7 @@ def emit(op: Op, target: Target) -> KernelCode:
         last = segments.parts == 1
         taken = [] if last else sorter.buffer(rows * following)
         part = kernel.entry(f"top{number}", segments.threads, [*given, *taken])
-        order = Order(part, op, lines, sorter.key)
+        order = SortOrder(part, op, lines, sorter.key)
         top = _Top(part, order, sorter, count, following, len(given), k)
         source = top.kept if given else order.record
         sink = top.result if last else top.keep
@@ -58,8 +58,8 @@ def emit(op: Op, target: Target) -> KernelCode:
 class _Top:
     """Where one launch of a top_k reads records and writes them."""
 
-    part: Part
-    order: Order
+    part: FusionEntry
+    order: SortOrder
     sorter: Sorter
     count: int
     following: int
@@ -83,7 +83,7 @@ class _Top:
         f, op = self.part.function, self.sorter.op
         position = self.order.position(record)
         at = f.add(f.mul(f.cast("zext", line, "i64"), self.k), f.cast("zext", place, "i64"))
-        axis = Axis(at, op.results[0].tensor.size, depth=self.part.scopes.depth)
+        axis = LoopAxis(at, op.results[0].tensor.size, depth=self.part.scopes.depth)
         value = self.order.load(0, line, position)
         self.emitter.store(self.part.outputs[0], value, op.results[0].element, of_axis(axis))
         number: llvm.Value = position

@@ -21,11 +21,11 @@ from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
-from ...llvm.index import CONSECUTIVE, SAME, Affine, Axis, delinear, linear, of_axis
-from ...plain.boxes import Box, Crossing
+from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, delinear, linear, of_axis
+from ...plain.boxes import Crossing, IndexBox
 from ..frame import barrier
 from ..target import WARP
-from .head import Part
+from .head import FusionEntry
 from .threads import ACCESS_BYTES, ThreadEmitter, joined
 
 _WORD = 4  # bytes
@@ -33,7 +33,7 @@ _SEGMENT = 128  # bytes that all banks hold
 _PAD = 4  # bytes behind a row of a tile of single elements, at least
 
 
-class Place(NamedTuple):
+class SharedTile(NamedTuple):
     """A tile of an argument in shared memory; rows of `row` bytes."""
 
     offset: int
@@ -53,7 +53,7 @@ class Shape:
     packed: bool
 
 
-def shape(region: Region, box: Box, crossing: Crossing) -> Shape:
+def shape(region: Region, box: IndexBox, crossing: Crossing) -> Shape:
     """Packed tiles where every staged argument moves in whole accesses."""
     extents = box.extents()
     along, inner = extents[crossing.group], extents[-1]
@@ -74,10 +74,10 @@ def shape(region: Region, box: Box, crossing: Crossing) -> Shape:
     return Shape(max(64, unit), 128 if min(sizes) == 2 else max(64, unit), width, True)
 
 
-class _Staged(ThreadEmitter):
+class _StagedTiles(ThreadEmitter):
     """Reads staged arguments from their tiles: `row` is the thread's row, `column` its first."""
 
-    places: dict[str, tuple[Place, llvm.Value]]
+    places: dict[str, tuple[SharedTile, llvm.Value]]
     row: llvm.Value
     column: llvm.Value
     width: int
@@ -114,7 +114,7 @@ class _Staged(ThreadEmitter):
 class Tiles:
     """The tiles of one box; `blocks` of them, a block of threads each."""
 
-    def __init__(self, part: Part, box: Box, crossing: Crossing) -> None:
+    def __init__(self, part: FusionEntry, box: IndexBox, crossing: Crossing) -> None:
         self.part, self.box, self.crossing = part, box, crossing
         self.region, self.f, self.scopes = part.region, part.function, part.scopes
         self.shape = shape(part.region, box, crossing)
@@ -129,14 +129,14 @@ class Tiles:
     def emit(self, block: llvm.Value) -> None:
         """The tile of a block, by its number in the box (i32)."""
         f, one = self.f, self.shape
-        staged = _Staged(self.part.entry, self.region, self.part.pointers)
+        staged = _StagedTiles(self.part.entry, self.region, self.part.pointers)
         self.emitter = staged
         rest = f.udiv(block, self.columns)
         column = f.mul(f.sub(block, f.mul(rest, self.columns)), one.inner)
         other = f.udiv(rest, self.rows)
         row = f.mul(f.sub(rest, f.mul(other, self.rows)), one.along)
         extent = math.prod(self.others)
-        place = of_axis(Axis(other, extent, SAME, self.scopes.depth))
+        place = of_axis(LoopAxis(other, extent, SAME, self.scopes.depth))
         self.outer = delinear(staged.indexer, place, self.others, 1)
         staged.places = {}
         staged.width = one.width
@@ -145,7 +145,7 @@ class Tiles:
             pad = 0 if one.packed else max(_PAD, size)
             length = one.inner * size + pad
             offset = self.part.shared(one.along * length)
-            placed = Place(offset, length, size, one.packed)
+            placed = SharedTile(offset, length, size, one.packed)
             address = self.part.at(offset)
             staged.places[self.part.pointers[number].name] = placed, address
             self.stage(number, placed, address, row, column)
@@ -156,7 +156,7 @@ class Tiles:
     # Into shared memory.
 
     def stage(
-        self, number: int, place: Place, base: llvm.Value, row: llvm.Value, column: llvm.Value
+        self, number: int, place: SharedTile, base: llvm.Value, row: llvm.Value, column: llvm.Value
     ) -> None:
         """All steps of a thread for one argument: the loads first."""
         f, one = self.f, self.shape
@@ -210,8 +210,8 @@ class Tiles:
         strides, constant = self.crossing.strides[number]
         i = self.clamped(i, self.along, lanes, self.shape.along)
         j = self.clamped(j, self.inner, 1, self.shape.inner)
-        at = [*self.outer, of_axis(Axis(j, self.inner, SAME, depth))]
-        at.insert(self.group, of_axis(Axis(i, self.along, SAME, depth, lanes)))
+        at = [*self.outer, of_axis(LoopAxis(j, self.inner, SAME, depth))]
+        at.insert(self.group, of_axis(LoopAxis(i, self.along, SAME, depth, lanes)))
         offset = Affine((), constant)
         for stride, place in zip(strides, at, strict=True):
             offset = offset + place * stride
@@ -268,8 +268,8 @@ class Tiles:
         i = self.clamped(i, self.along, 1, self.shape.along)
         j = self.clamped(j, self.inner, width, self.shape.inner)
         lanes = CONSECUTIVE if width > 1 else SAME
-        at: list[Affine] = [*self.outer, of_axis(Axis(j, self.inner, lanes, depth, width))]
-        at.insert(self.group, of_axis(Axis(i, self.along, SAME, depth)))
+        at: list[Affine] = [*self.outer, of_axis(LoopAxis(j, self.inner, lanes, depth, width))]
+        at.insert(self.group, of_axis(LoopAxis(i, self.along, SAME, depth)))
         return self.box.index(self.emitter, at, width)
 
 

@@ -21,17 +21,17 @@ from ... import llvm
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
 from ...llvm.elementwise import Inside, Override, scalar_region, splat
-from ...llvm.index import ZERO, Affine, Axis, delinear, linear, of_axis
+from ...llvm.index import ZERO, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.opaque.window import slides_of
 from ...plain.single import as_region
 from ...plain.sliding import Sliding
 from ..frame import Parameter, Unfit, blocks
 from ..launch import KernelCode
-from ..target import Target
+from ..target import NvidiaTarget
 from . import reduce, scan
 from .folds import UNROLLED, Convolved, Fold, Reduced, Selected, positions
-from .head import Kernel, Part, nothing
+from .head import FusionEntry, FusionKernel, nothing
 from .rows import BUSY
 from .threads import ThreadEmitter, lanes_axis
 
@@ -40,7 +40,7 @@ OVERLAPS = 64  # windows that an element may be in
 SMALL = 1 << 16  # threads, below which blocks are small
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a reduce_window."""
     region, flops = as_region(op), op.definition.flops(op)
     with suppress(Unfit):
@@ -67,14 +67,14 @@ def reduced(op: Op) -> Region | None:
     )
 
 
-def depthwise(region: Region, target: Target, flops: float) -> KernelCode:
+def depthwise(region: Region, target: NvidiaTarget, flops: float) -> KernelCode:
     """The kernel of a convolution in which a result sums over one input feature, with what is
     computed element by element around it."""
     (op,) = (op for op in region.ops if op.name == "convolution")
     return _emit(region, op, target, flops)
 
 
-def _emit(region: Region, op: Op, target: Target, flops: float) -> KernelCode:
+def _emit(region: Region, op: Op, target: NvidiaTarget, flops: float) -> KernelCode:
     dims = op.results[0].dims
     if any(root.dims != dims for root in region.results):
         raise Unfit("results of several shapes")
@@ -82,8 +82,8 @@ def _emit(region: Region, op: Op, target: Target, flops: float) -> KernelCode:
         return nothing(region, target, flops)
     fold: Fold = Convolved(op) if op.name == "convolution" else Reduced(op)
     widest = fold.widest([root.element for root in region.results])
-    kernel = Kernel(region, target)
-    Windows(kernel, fold, dims, widest).emit("windows", store(region, op))
+    kernel = FusionKernel(region, target)
+    WindowFold(kernel, fold, dims, widest).emit("windows", store(region, op))
     return kernel.finish(flops)
 
 
@@ -98,7 +98,9 @@ class Patch(NamedTuple):
         return math.prod(self.sides)
 
 
-def choose(fold: Fold, dims: Sequence[int], widest: int, straight: int, target: Target) -> Patch:
+def choose(
+    fold: Fold, dims: Sequence[int], widest: int, straight: int, target: NvidiaTarget
+) -> Patch:
     """The patch that reads least again, with threads left for the whole machine. `straight`: the
     first dim of windows that is no loop."""
     slides, words = fold.slides, fold.words
@@ -130,10 +132,10 @@ def _again(slide: Sliding, extent: int, side: int) -> float:
     return covered * -(-extent // side) / (extent * slide.stride)
 
 
-class Windows:
+class WindowFold:
     """Code of one launch: folds the windows of each thread's patch, and hands them to `sink`."""
 
-    def __init__(self, kernel: Kernel, fold: Fold, dims: Sequence[int], widest: int) -> None:
+    def __init__(self, kernel: FusionKernel, fold: Fold, dims: Sequence[int], widest: int) -> None:
         self.kernel, self.fold, self.dims = kernel, fold, tuple(dims)
         self.straight = fold.straight(widest)
         self.patch = choose(fold, dims, widest, self.straight, kernel.target)
@@ -217,11 +219,11 @@ class Windows:
         return [[next(found) for _ in values] for values in totals]
 
 
-Sink = Callable[[Windows, tuple[Affine, ...], Sequence[Register]], None]
+Sink = Callable[[WindowFold, tuple[Affine, ...], Sequence[Register]], None]
 
 
 @contextmanager
-def each(part: Part, count: int) -> Iterator[Affine]:
+def each(part: FusionEntry, count: int) -> Iterator[Affine]:
     """The number of this thread in the grid, below count."""
     f, scopes, threads = part.function, part.scopes, part.threads
     kind = "i32" if count + threads < 2**31 else "i64"
@@ -230,7 +232,7 @@ def each(part: Part, count: int) -> Iterator[Affine]:
     with ExitStack() as stack:
         if count % threads:
             stack.enter_context(scopes.branch(f.compare("ult", number, count)))
-        yield of_axis(Axis(number, count, depth=scopes.depth))
+        yield of_axis(LoopAxis(number, count, depth=scopes.depth))
 
 
 def vectors(
@@ -247,7 +249,7 @@ def vectors(
 def store(region: Region, op: Op) -> Sink:
     """Stores the roots of a region, of what the windows of its operation gave."""
 
-    def sink(w: Windows, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
+    def sink(w: WindowFold, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
         emitter, width = w.emitter, w.patch.width
         for value, register in zip(op.results, results, strict=True):
             emitter.overrides[value] = given(w, index, register)
@@ -259,7 +261,7 @@ def store(region: Region, op: Op) -> Sink:
     return sink
 
 
-def given(w: Windows, index: tuple[Affine, ...], register: Register) -> Override:
+def given(w: WindowFold, index: tuple[Affine, ...], register: Register) -> Override:
     """The register stands for a value, at one index."""
     keys = [at.key for at in index]
 
@@ -271,7 +273,7 @@ def given(w: Windows, index: tuple[Affine, ...], register: Register) -> Override
     return override
 
 
-def select_and_scatter(op: Op, target: Target) -> KernelCode:
+def select_and_scatter(op: Op, target: NvidiaTarget) -> KernelCode:
     """One launch chooses the element that each window selects; in a second one every element
     collects what its windows give it, in their order."""
     region = as_region(op)
@@ -281,17 +283,17 @@ def select_and_scatter(op: Op, target: Target) -> KernelCode:
         return nothing(region, target, 0.0)
     if source.tensor.size >= 2**31 or not values.tensor.size:
         raise Unfit("more elements than 32 bits count, or no windows")
-    kernel, fold = Kernel(region, target), Selected(op)
+    kernel, fold = FusionKernel(region, target), Selected(op)
     if math.prod(len(slide.before) for slide in fold.slides) > OVERLAPS:
         raise Unfit(f"an element in more than {OVERLAPS} windows")
     widest = fold.widest([I32, values.element, op.result.element])
     room = kernel.scratch_memory(4 * values.tensor.size)
 
-    def keep(w: Windows, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
+    def keep(w: WindowFold, index: tuple[Affine, ...], results: Sequence[Register]) -> None:
         width, offset = w.patch.width, linear(index, values.dims)
         w.emitter.store(w.part.extra[0], results[0], I32, offset, width)
 
-    Windows(kernel, fold, values.dims, widest).emit("choose", keep, [room])
+    WindowFold(kernel, fold, values.dims, widest).emit("choose", keep, [room])
 
     # Windows over an element: all that may cover it are asked, and most say that it is theirs.
     dims = source.dims

@@ -22,8 +22,8 @@ from ..frame import Unfit
 from . import fragment
 from .check import Check
 from .instructions import KINDS, ROWS
-from .roles import Propagation, merged
-from .work import Panel, Product, Work, reach, shape
+from .roles import RolePropagation, merged
+from .work import Panel, PipelineProduct, PipelineWork, reach, shape
 
 _SWIZZLES = (128, 64, 32)
 _MOST_DIMS = 5  # of a tensor map
@@ -31,7 +31,7 @@ _MOST_BOX = 256  # elements of a box along one dim
 _MOST_STEP = 8  # elements from one to the next
 
 
-def analyse(kernel: Op) -> Work:
+def analyse(kernel: Op) -> PipelineWork:
     """What the pipeline needs to know of a kernel_call; Unfit if it cannot take it."""
     body = kernel.regions[0]
     loop = _loop(body)
@@ -82,11 +82,11 @@ def _with(
     regions: list[Region],
     dots: list[Op],
     flips: Sequence[bool],
-) -> Work:
+) -> PipelineWork:
     """The analysis with each dot's sides as they are (rows from the left) or exchanged."""
     inside = set(loop.regions[0].ops) if loop is not None else set()
     panels: dict[Op, Panel] = {}
-    products: list[Product] = []
+    products: list[PipelineProduct] = []
     sums: set[Value] = set()
     for dot, flip in reversed(list(zip(dots, flips, strict=True))):
         if dot.operands[0].element is F32 and not may_use_tf32(dot):
@@ -95,9 +95,9 @@ def _with(
     rows = {product.rows for product in products}
     if len(rows) > 1:
         raise Unfit(f"products of {' and '.join(map(str, sorted(rows)))} rows")
-    roles = Propagation(regions, loop, products, flips).run()
+    roles = RolePropagation(regions, loop, products, flips).run()
     stores = tuple(op for op in regions[0].ops if op.name == "tile_store")
-    work = Work(
+    work = PipelineWork(
         kernel, rows.pop(), loop, tuple(products), roles, Offsets(kernel), stores
     )  # fmt: skip
     Check(work).run()
@@ -114,7 +114,7 @@ def _product(
     inside: set[Op],
     loop: Op | None,
     sums: set[Value],
-) -> Product:
+) -> PipelineProduct:
     left, right = dot.operands
     left_depth, right_depth = dot.lhs_contracting_dimensions, dot.rhs_contracting_dimensions
     if flip:
@@ -171,7 +171,7 @@ def _product(
     if result in sums:  # another product adds to this one
         addend, result = None, dot.result
     sums.add(result)
-    return Product(
+    return PipelineProduct(
         dot, kind, rows, columns, depth, source[0] if source else left, given[0],
         bool(source and source[1]), given[1], result, addend,
     )  # fmt: skip

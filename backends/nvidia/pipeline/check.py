@@ -9,7 +9,7 @@ from ....hlo.types import I32
 from ...llvm import arithmetic
 from ..frame import Unfit
 from .roles import through
-from .work import COLUMN, Roles, Work, is_row, part_of
+from .work import COLUMN, PipelineWork, Roles, is_row, part_of
 
 _FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
 
@@ -18,7 +18,7 @@ class Check:
     """Walks everything that is stored or carried, with the role of each dim, and refuses what the
     threads cannot compute on their own elements."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: PipelineWork) -> None:
         self.work = work
         self.seen: set[tuple[Value, Roles]] = set()
 
@@ -60,7 +60,7 @@ class Check:
             pending.extend(one.op.operands)
 
 
-def supported(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
+def supported(work: PipelineWork, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
     """What a value of these roles is computed from; Unfit where threads cannot compute it."""
     for size, role in zip(value.dims, roles, strict=True):
         if is_row(role) and part_of(role, size)[1:] != (size, work.rows):
@@ -106,7 +106,7 @@ def _reduced(op: Op, roles: Roles) -> list[tuple[Value, Roles]]:
     return [(op.operands[0], inner), (op.operands[1], ())]
 
 
-def _carried(work: Work, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
+def _carried(work: PipelineWork, value: Value, roles: Roles) -> list[tuple[Value, Roles]]:
     loop = work.loop
     if loop is None:
         raise CompilerBug(f"nothing gives {value}")

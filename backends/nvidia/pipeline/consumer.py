@@ -17,7 +17,7 @@ from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
 from .rings import Role
 from .schedule import Ring, Schedule, Style, carried_zero
-from .work import Panel, Product, Roles
+from .work import Panel, PipelineProduct, Roles
 
 Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
 
@@ -35,7 +35,7 @@ class Consumer(Role):
         self.base = hopper.address(f, hopper.shared(f, 0))
         self.blocks = plan.rows // hopper.ROWS
         self.waited: set[Ring] = set()
-        self.readers: dict[Ring, set[Product]] = {}
+        self.readers: dict[Ring, set[PipelineProduct]] = {}
         evaluator.product = self.value
 
     def value(self, op: Op, roles: Roles) -> Registers:
@@ -82,7 +82,7 @@ class Consumer(Role):
         """Gives back what is still held of what stayed for the tile."""
         self.done(self.plan.work.products)
 
-    def done(self, products: Sequence[Product]) -> None:
+    def done(self, products: Sequence[PipelineProduct]) -> None:
         """These products are over: what stays for the tile, and is read by no other one, can be
         filled for the next tile."""
         for ring, readers in self.readers.items():
@@ -111,7 +111,7 @@ class Consumer(Role):
             if not ring.moves and read & set(ring.panels):
                 self.wait(ring)
 
-    def wait_for(self, products: Sequence[Product]) -> list[Ring]:
+    def wait_for(self, products: Sequence[PipelineProduct]) -> list[Ring]:
         """Waits for all panels of products; the rings of the loop among theirs."""
         panels = [panel for product in products for panel in product.panels]
         rings = list(dict.fromkeys(self.plan.ring(panel) for panel in panels))
@@ -141,7 +141,7 @@ class Consumer(Role):
 
     def issue(
         self,
-        product: Product,
+        product: PipelineProduct,
         accumulators: Sequence[Value],
         keep: Value | bool,
         words: Words | None = None,
@@ -151,7 +151,7 @@ class Consumer(Role):
             return self._issued(product, accumulators, keep, words)
 
     def _issued(
-        self, product: Product, accumulators: Sequence[Value], keep: Value | bool,
+        self, product: PipelineProduct, accumulators: Sequence[Value], keep: Value | bool,
         words: Words | None,
     ) -> list[Value]:  # fmt: skip
         f, kind = self.f, product.kind
@@ -162,7 +162,7 @@ class Consumer(Role):
         found: list[Value] = []
         each = product.columns // 2
         for block in range(self.blocks):
-            steps: list[hopper.Step] = []
+            steps: list[hopper.WgmmaStep] = []
             for step in range(product.depth // kind.depth):
                 b = self.stepped(right, product.right, product.right_depth_first, step, 0)
                 a: Any
@@ -172,7 +172,7 @@ class Consumer(Role):
                 else:
                     assert isinstance(product.left, Panel)
                     a = self.stepped(left, product.left, product.left_depth_first, step, block)
-                steps.append(hopper.Step(a, b, keep if step == 0 else True))
+                steps.append(hopper.WgmmaStep(a, b, keep if step == 0 else True))
             found += hopper.matrix_multiply(
                 f, kind, product.columns, accumulators[block * each : (block + 1) * each], steps,
                 left_depth_first=product.left_depth_first,
@@ -207,7 +207,7 @@ class Consumer(Role):
             offset += block * hopper.ROWS * panel.swizzle
         return self.f.add(start, offset >> 4)
 
-    def words(self, product: Product) -> Words | None:
+    def words(self, product: PipelineProduct) -> Words | None:
         """A left operand of registers, as the product takes it: its words are where the
         accumulators of a product before left its elements."""
         if isinstance(product.left, Panel):
@@ -227,14 +227,14 @@ class Consumer(Role):
             for block in range(self.blocks)
         ]
 
-    def start(self, product: Product) -> tuple[list[Value], bool]:
+    def start(self, product: PipelineProduct) -> tuple[list[Value], bool]:
         """What a product adds to, and whether that counts."""
         if product.addend is None:
             count = self.blocks * product.columns // 2
             return [llvm.poison(product.kind.sums)] * count, False
         return self.evaluator.tile(product.addend).all(), True
 
-    def now(self, product: Product) -> Registers:
+    def now(self, product: PipelineProduct) -> Registers:
         """A product that is awaited at once."""
         f = self.f
         accumulators, keep = self.start(product)
@@ -249,7 +249,7 @@ class Consumer(Role):
             self.advance(ring)
         return self.given(product, found)
 
-    def given(self, product: Product, found: Sequence[Value]) -> Registers:
+    def given(self, product: PipelineProduct, found: Sequence[Value]) -> Registers:
         """A product's registers; in a narrower type where it has one."""
         registers = self.evaluator.given(product.result, found)
         element = product.result.element
@@ -359,7 +359,7 @@ class Consumer(Role):
             first = middle
         code.end(code.rounds(first, upper, always, state))
 
-    def _rings(self, products: Sequence[Product]) -> list[Ring]:
+    def _rings(self, products: Sequence[PipelineProduct]) -> list[Ring]:
         """The rings of the loop that products read."""
         panels = [panel for product in products for panel in product.panels if panel.moves]
         return list(dict.fromkeys(self.plan.ring(panel) for panel in panels))
@@ -370,7 +370,7 @@ class Consumer(Role):
             self.release(ring)
             self.advance(ring)
 
-    def start_heads(self, heads: Sequence[Product], rings: Sequence[Ring]) -> list[Value]:
+    def start_heads(self, heads: Sequence[PipelineProduct], rings: Sequence[Ring]) -> list[Value]:
         """Starts the products of windows alone."""
         for ring in rings:
             self.wait(ring)
@@ -385,20 +385,24 @@ class Consumer(Role):
         hopper.matrix_commit(self.f)
         return flying
 
-    def bind_heads(self, heads: Sequence[Product], found: Sequence[Value]) -> None:
+    def bind_heads(self, heads: Sequence[PipelineProduct], found: Sequence[Value]) -> None:
         for product in heads:
             count = self.blocks * product.columns // 2
             self.evaluator.bind(product.result, self.given(product, found[:count]))
             found = found[count:]
 
-    def heads(self, heads: Sequence[Product], rings: Sequence[Ring]) -> None:
+    def heads(self, heads: Sequence[PipelineProduct], rings: Sequence[Ring]) -> None:
         """The products of windows alone, awaited."""
         found = hopper.matrix_wait(self.f, 0, self.start_heads(heads, rings))
         self.bind_heads(heads, found)
         self.leave(rings)
 
     def start_tail(
-        self, tail: Product, rings: Sequence[Ring], sums: Sequence[Value], flat: Sequence[Value]
+        self,
+        tail: PipelineProduct,
+        rings: Sequence[Ring],
+        sums: Sequence[Value],
+        flat: Sequence[Value],
     ) -> list[Value]:
         """Starts the product of a computed operand, of the round before."""
         for ring in rings:
@@ -475,7 +479,7 @@ class _Rotation:
     adds to, and the other values."""
 
     def __init__(
-        self, consumer: Consumer, loop: Op, heads: Sequence[Product], tail: Product
+        self, consumer: Consumer, loop: Op, heads: Sequence[PipelineProduct], tail: PipelineProduct
     ) -> None:
         self.c, self.loop, self.heads, self.tail = consumer, loop, heads, tail
         assert isinstance(tail.left, Tile)

@@ -8,18 +8,18 @@ from ....optimizer.cost.blocks import LargestGrain
 from ....optimizer.tiles.contraction import calls
 from ..frame import first_that_fits
 from ..launch import KernelCode
-from ..target import Target
+from ..target import NvidiaTarget
 from .emit import code_of, plan_of
 from .schedule import Schedule
 
 
-def emit(op: Op, region: Region, target: Target) -> KernelCode:
+def emit(op: Op, region: Region, target: NvidiaTarget) -> KernelCode:
     """The kernel of a fusion around one product; Unfit, with the reason, where it is none for the
     pipeline."""
     return code_of(plan(op, region, target), target)
 
 
-def plan(op: Op, region: Region, target: Target) -> Schedule:
+def plan(op: Op, region: Region, target: NvidiaTarget) -> Schedule:
     """What `emit` would run."""
     found = calls(op.operands, region, target.machine, LargestGrain)
     return first_that_fits(found, lambda call: plan_of(call, target))

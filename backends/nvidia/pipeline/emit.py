@@ -9,9 +9,9 @@ from ....hlo.graph import Op
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ..frame import Parameter, Unfit, Unit, barrier
-from ..launch import Argument, KernelCode, Memory
+from ..launch import Argument, KernelCode, KernelMemory
 from ..reach import along, sum_of
-from ..target import Target
+from ..target import NvidiaTarget
 from . import fragment
 from . import instructions as hopper
 from .analysis import analyse
@@ -19,27 +19,27 @@ from .consumer import Consumer
 from .epilogue import Epilogue
 from .functions import approximate
 from .producer import Producer
-from .registers import Evaluator, Place
+from .registers import Evaluator, ThreadPosition
 from .schedule import Schedule, Style, schedule
 from .work import tensor_map
 
 
-def emit(op: Op, target: Target) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
     return code_of(plan_of(with_numbers(op), target), target)
 
 
-def code_of(plan: Schedule, target: Target) -> KernelCode:
+def code_of(plan: Schedule, target: NvidiaTarget) -> KernelCode:
     """The kernel of a schedule."""
-    return _Kernel(plan, target).code()
+    return _PipelineKernel(plan, target).code()
 
 
-def plan_of(op: Op, target: Target) -> Schedule:
+def plan_of(op: Op, target: NvidiaTarget) -> Schedule:
     """What would run; Unfit as `emit`."""
     return schedule(analyse(op), target.architecture)
 
 
-def suits(op: Op, target: Target) -> bool:
+def suits(op: Op, target: NvidiaTarget) -> bool:
     """Whether a kernel_call runs here, and its products while windows come or others run."""
     try:
         found = plan_of(op, target)
@@ -48,8 +48,8 @@ def suits(op: Op, target: Target) -> bool:
     return found.style is not Style.SEQUENCE or found.work.loop is None
 
 
-class _Kernel:
-    def __init__(self, plan: Schedule, target: Target) -> None:
+class _PipelineKernel:
+    def __init__(self, plan: Schedule, target: NvidiaTarget) -> None:
         self.plan, self.work = plan, plan.work
         self.unit = Unit(target)
         parameters = self.parameters()
@@ -84,7 +84,7 @@ class _Kernel:
             # An operand of a result's type may lie where that is written.
             own = kernel.operands[slot].type if slot < len(kernel.operands) else None
             readonly = own is not None and not any(own is kind for kind in written)
-            found.append(Parameter(f"memory{slot}", Memory(slot), readonly, unique=False))
+            found.append(Parameter(f"memory{slot}", KernelMemory(slot), readonly, unique=False))
         return found
 
     def direct_slots(self) -> list[int]:
@@ -153,7 +153,7 @@ class _Kernel:
         row, column = (
             sum_of(f, along(fragment.TILE, dim), own, hopper.WARPGROUP) for dim in (0, 1)
         )
-        place = Place(f.add(row, f.mul(group, plan.rows)), column, plan.rows)
+        place = ThreadPosition(f.add(row, f.mul(group, plan.rows)), column, plan.rows)
         evaluator = Evaluator(f, self.work, self.pointers, place)
         leader = f.compare("eq", own, 0)
         consumer = Consumer(f, plan, evaluator, group, leader, own)

@@ -14,8 +14,8 @@ from . import instructions as hopper
 from .consumer import Consumer
 from .late import Arrivals
 from .registers import Registers
-from .schedule import Staged
-from .windows import Window
+from .schedule import StagedStore
+from .windows import WindowAddresses
 from .work import COLUMN, is_row
 
 
@@ -51,7 +51,7 @@ class Epilogue:
 
     # Through shared memory.
 
-    def staged(self, staged: Staged, tile: Registers) -> None:
+    def staged(self, staged: StagedStore, tile: Registers) -> None:
         f, store = self.f, staged.store
         width = store.operands[0].element.bits // 8
         columns = store.operands[1].dims[staged.order[0]]
@@ -81,7 +81,7 @@ class Epilogue:
                     hopper.copy_out(f, at, self.maps[store], [inner, *offsets[1:]])
                 hopper.copies_commit(f)
 
-    def _writer(self, staged: Staged, tile: Registers) -> Callable[[int, int], None]:
+    def _writer(self, staged: StagedStore, tile: Registers) -> Callable[[int, int], None]:
         """Writes a chunk of columns: by `stmatrix` where its layout allows that."""
         f, element = self.f, staged.store.operands[0].element
         size = element.bits // 8
@@ -115,7 +115,7 @@ class Epilogue:
         """Each thread stores its own elements where they are inside of the memory."""
         f, memory, value = self.f, store.operands[0], store.operands[1]
         roles = self.evaluator.roles(value)
-        window = Window(self.evaluator, memory, store.operands[2:], value.dims, roles)
+        window = WindowAddresses(self.evaluator, memory, store.operands[2:], value.dims, roles)
         base = self.evaluator.pointers[memory.index]
         element = memory.element
         kind = elements.memory_type(f, element)
@@ -133,8 +133,8 @@ class Epilogue:
             self._elements(window, base, kind, element, tile, rows, columns)
 
     def _elements(
-        self, window: Window, base: Value, kind: str, element: object, tile: Registers, rows: int,
-        columns: int,
+        self, window: WindowAddresses, base: Value, kind: str, element: object, tile: Registers,
+        rows: int, columns: int,
     ) -> None:  # fmt: skip
         f = self.f
         with self.evaluator.scope():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from .. import layouts
-from ..layouts import LANE_BITS, Layout
+from ..layouts import LANE_BITS, LinearLayout
 
 TILE = layouts.wgmma_accumulator(8)
 
@@ -79,7 +79,7 @@ def stays(bits: int) -> bool:
     return layouts.convert(made, wanted, bits).kind == "none"
 
 
-def chunk(width: int, elements: int) -> tuple[Layout, Layout]:
+def chunk(width: int, elements: int) -> tuple[LinearLayout, LinearLayout]:
     """Accumulators of 64 rows and `width` columns, and the swizzled tile of the copy engine, rows
     of `width * elements` bytes, that they are staged in."""
     made = layouts.wgmma_accumulator(width)

@@ -255,7 +255,7 @@ ROWS = 64  # of one wgmma
 
 
 @dataclass(frozen=True)
-class Step:
+class WgmmaStep:
     """One wgmma: operands as descriptors (i64), the left one also as four words of this thread;
     `keep`: whether it adds to the accumulators; an i32 decides while running."""
 
@@ -284,7 +284,7 @@ def matrix_multiply(
     kind: MatrixKind,
     columns: int,
     accumulators: Sequence[Value],
-    steps: Sequence[Step],
+    steps: Sequence[WgmmaStep],
     *,
     left_depth_first: bool = False,
     right_depth_first: bool = False,

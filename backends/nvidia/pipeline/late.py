@@ -16,7 +16,7 @@ from ... import llvm
 from ...llvm import elements
 from .. import layouts
 from ..frame import Unfit
-from ..layouts import Access
+from ..layouts import SharedAccess
 from ..reach import sum_of
 from . import fragment
 from . import instructions as hopper
@@ -24,7 +24,7 @@ from .analysis import panel_of
 from .check import Check
 from .functions import plain
 from .registers import Registers
-from .work import COLUMN, ROW, Panel, Roles, Work
+from .work import COLUMN, ROW, Panel, PipelineWork, Roles
 
 if TYPE_CHECKING:
     from .consumer import Consumer
@@ -51,7 +51,7 @@ class Late:
         return self.panel.outer * self.panel.swizzle
 
 
-def late_windows(work: Work, ring: Ring) -> tuple[Late, ...]:
+def late_windows(work: PipelineWork, ring: Ring) -> tuple[Late, ...]:
     """The windows that come through a ring of the loop; one stage stays for the loop's own."""
     check = Check(work)
     check.run()
@@ -95,7 +95,7 @@ def _panel(check: Check, load: Op, roles: set[Roles]) -> Panel | None:
     return panel if [own[dim] for dim in panel.order] == wanted else None
 
 
-def _early(work: Work) -> set[Op]:
+def _early(work: PipelineWork) -> set[Op]:
     """What is computed before the loop or in it."""
     assert work.loop is not None
     found: set[Op] = set()
@@ -145,14 +145,14 @@ class Arrivals:
         plan = matrices.addresses if matrices else layouts.addresses(made, place, panel.width)
         own = f.mul(consumer.group, consumer.plan.rows * panel.swizzle)
         common = sum_of(f, plan.terms, consumer.thread, hopper.WARPGROUP)
-        where: dict[tuple[int, int], tuple[Access, int]] = {}
+        where: dict[tuple[int, int], tuple[SharedAccess, int]] = {}
         for access in plan.accesses:
             for number, register in enumerate(access.registers):
                 where[fragment.place(made.coordinates(register=register))] = access, number
         rows, columns = fragment.rows(hopper.ROWS), fragment.columns(panel.chunk)
         kind = elements.memory_type(f, element)
 
-        def load(access: Access, block: int, chunk: int) -> llvm.Value:
+        def load(access: SharedAccess, block: int, chunk: int) -> llvm.Value:
             """A vector of the access's elements."""
             stage, inside = divmod(chunk, late.chunks)
             offset = inside * late.chunk_bytes + block * hopper.ROWS * panel.swizzle + access.add

@@ -14,7 +14,7 @@ from ....hlo.offsets import EVERYTHING, Offset
 from ....hlo.positions import difference, least
 from ... import llvm
 from .registers import Evaluator
-from .work import Work
+from .work import PipelineWork
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Mask:
     slope: int
 
 
-def masks(work: Work) -> tuple[list[Value], list[Mask]]:
+def masks(work: PipelineWork) -> tuple[list[Value], list[Mask]]:
     """(comparisons that hold always, those that hold in the first rounds) in the loop."""
     always: list[Value] = []
     first: list[Mask] = []

@@ -26,8 +26,8 @@ from . import fragment
 from .functions import FUNCTIONS, folded, multiple_of, plain, resolved
 from .instructions import pack
 from .roles import through
-from .windows import Window
-from .work import COLUMN, ROW, Roles, Work, is_row, part_of, splat_of
+from .windows import WindowAddresses
+from .work import COLUMN, ROW, PipelineWork, Roles, is_row, part_of, splat_of
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]
@@ -38,7 +38,7 @@ _CHAINS = 4  # independent sums of a thread
 
 
 @dataclass(frozen=True)
-class Place:
+class ThreadPosition:
     """Where a thread stands in its tile: i32 of its first row and its first column, and how many
     rows its warp group has."""
 
@@ -96,7 +96,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, function: Function, work: Work, pointers: dict[int, Element], place: Place | None
+        self,
+        function: Function,
+        work: PipelineWork,
+        pointers: dict[int, Element],
+        place: ThreadPosition | None,
     ) -> None:
         self.function, self.work, self.pointers, self.place = function, work, pointers, place
         self.scopes: list[dict[Any, Any]] = [{}]
@@ -418,7 +422,7 @@ class Evaluator:
         f, memory = self.function, op.operands[0]
         element = memory.element
         kind = elements.memory_type(f, element)
-        window = Window(self, memory, op.offsets, op.sizes, roles)
+        window = WindowAddresses(self, memory, op.offsets, op.sizes, roles)
         base = self.pointers[memory.index]
         fill = plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ..frame import Unfit
-from .work import COLUMN, ROW, UNIT, Panel, Part, Product, Roles, is_row, part_of, shape
+from .work import COLUMN, ROW, UNIT, Panel, PipelineProduct, Roles, RowDim, is_row, part_of, shape
 
 
-class Propagation:
+class RolePropagation:
     """Spreads the roles of the products' results over all values that depend on them."""
 
     def __init__(
         self,
         regions: Sequence[Region],
         loop: Op | None,
-        products: Sequence[Product],
+        products: Sequence[PipelineProduct],
         flips: Sequence[bool],
     ) -> None:
         self.ops = [op for region in regions for op in region.ops]
@@ -47,7 +47,7 @@ class Propagation:
                 if op.name == "dot_general" or any(v in self.anchored for v in op.operands):
                     self.anchored.update(value for value in op.results if value.rank)
 
-    def seed(self, product: Product, flip: bool) -> None:
+    def seed(self, product: PipelineProduct, flip: bool) -> None:
         dot = product.op
         left, right = dot.operands
         first, second = (COLUMN, ROW) if flip else (ROW, COLUMN)
@@ -168,7 +168,7 @@ def _reshaped(here: Value, there: Value, roles: Roles) -> Roles:
             stride, _, rows = part_of(roles[dim], here.dims[dim])
             for place in reversed(places):
                 size = there.dims[theirs[place]]
-                found[theirs[place]] = Part(stride, size, rows).role
+                found[theirs[place]] = RowDim(stride, size, rows).role
                 stride *= size
         else:
             return tuple(found)
@@ -184,7 +184,7 @@ def _reshaped(here: Value, there: Value, roles: Roles) -> Roles:
         steps = zip(parts, parts[1:], strict=False)
         if any(a.stride != b.stride * b.size for a, b in steps):
             break
-        found[dim] = Part(parts[-1].stride, there.dims[dim], parts[-1].rows).role
+        found[dim] = RowDim(parts[-1].stride, there.dims[dim], parts[-1].rows).role
     else:
         if groups is not None:
             return tuple(found)

@@ -25,7 +25,17 @@ from ..target import Architecture
 from .analysis import mapped
 from .instructions import ROWS, WARPGROUP
 from .late import Late, late_windows
-from .work import COLUMN, Panel, Product, Roles, Work, is_row, part_of, splat_of, trips
+from .work import (
+    COLUMN,
+    Panel,
+    PipelineProduct,
+    PipelineWork,
+    Roles,
+    is_row,
+    part_of,
+    splat_of,
+    trips,
+)
 
 _ALIGNMENT = 1024  # of panels: one period of the widest swizzle
 _BARRIER = 8  # bytes
@@ -73,7 +83,7 @@ class Ring:
 
 
 @dataclass(frozen=True, eq=False)
-class Staged:
+class StagedStore:
     """A store through shared memory, in chunks of `swizzle` bytes a row, `chunks` at a time. `box`:
     what of each dim in `order` the rows of a warp group and one chunk are; `strides`: rows from one
     to the next along each of them, 0 where it has one."""
@@ -90,13 +100,13 @@ class Staged:
 class Schedule:
     """The decisions; offsets and sizes in bytes of shared memory."""
 
-    work: Work
+    work: PipelineWork
     style: Style
     groups: int  # warp groups that multiply
     rings: tuple[Ring, ...]
-    heads: tuple[Product, ...]  # of the loop; ROTATE: those of windows alone
-    tails: tuple[Product, ...]
-    stores: dict[Op, Staged]  # those that are not here are direct
+    heads: tuple[PipelineProduct, ...]  # of the loop; ROTATE: those of windows alone
+    tails: tuple[PipelineProduct, ...]
+    stores: dict[Op, StagedStore]  # those that are not here are direct
     staging: int  # offset
     staging_bytes: int  # of one group
     shared_bytes: int
@@ -140,7 +150,7 @@ class Schedule:
         return next(ring for ring in self.rings if panel in ring.panels)
 
 
-def schedule(work: Work, architecture: Architecture) -> Schedule:
+def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
     """The schedule of a tile function; Unfit where the machine is too small for it."""
     style, heads, tails = _style(work)
     groups = _groups(work, style, heads, tails)
@@ -175,7 +185,7 @@ def schedule(work: Work, architecture: Architecture) -> Schedule:
     )  # fmt: skip
 
 
-def _tiles(work: Work) -> Dim:
+def _tiles(work: PipelineWork) -> Dim:
     total: Dim = 1
     for size in work.kernel.grid:
         total *= size
@@ -193,7 +203,9 @@ def _stage_bytes(panels: Sequence[Panel]) -> int:
 # Styles.
 
 
-def _style(work: Work) -> tuple[Style, tuple[Product, ...], tuple[Product, ...]]:
+def _style(
+    work: PipelineWork,
+) -> tuple[Style, tuple[PipelineProduct, ...], tuple[PipelineProduct, ...]]:
     inner = work.inner
     if work.loop is None or not inner:
         return Style.SEQUENCE, inner, ()
@@ -208,7 +220,7 @@ def _style(work: Work) -> tuple[Style, tuple[Product, ...], tuple[Product, ...]]
     return Style.SEQUENCE, inner, ()
 
 
-def _chains(work: Work, product: Product) -> bool:
+def _chains(work: PipelineWork, product: PipelineProduct) -> bool:
     """Whether the product only adds windows' product to a sum that the loop carries."""
     loop = work.loop
     assert loop is not None
@@ -223,7 +235,7 @@ def _chains(work: Work, product: Product) -> bool:
     )
 
 
-def _rotates(work: Work, heads: Sequence[Product], tail: Product) -> bool:
+def _rotates(work: PipelineWork, heads: Sequence[PipelineProduct], tail: PipelineProduct) -> bool:
     """Whether the tail's result is only carried on, so that it may come a round later."""
     loop = work.loop
     assert loop is not None
@@ -237,7 +249,7 @@ def _rotates(work: Work, heads: Sequence[Product], tail: Product) -> bool:
     )
 
 
-def carried_zero(work: Work, product: Product) -> bool:
+def carried_zero(work: PipelineWork, product: PipelineProduct) -> bool:
     """Whether the sum that a product adds to starts as zeros."""
     loop, addend = work.loop, product.addend
     assert loop is not None and addend is not None
@@ -248,7 +260,12 @@ def carried_zero(work: Work, product: Product) -> bool:
 # Machine.
 
 
-def _groups(work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]) -> int:
+def _groups(
+    work: PipelineWork,
+    style: Style,
+    heads: Sequence[PipelineProduct],
+    tails: Sequence[PipelineProduct],
+) -> int:
     """Warp groups that multiply: enough for the sums to fit their registers."""
     blocks = work.rows // ROWS
     live = sum(product.columns for product in work.products) // 2
@@ -266,7 +283,7 @@ def _groups(work: Work, style: Style, heads: Sequence[Product], tails: Sequence[
     raise Unfit(f"sums of {work.rows} rows and {2 * live} columns do not fit the registers")
 
 
-def _cluster(work: Work, style: Style, architecture: Architecture) -> tuple[int, int]:
+def _cluster(work: PipelineWork, style: Style, architecture: Architecture) -> tuple[int, int]:
     """(blocks of a cluster, the axis of the grid along which they stand): neighbours share panels
     of the loop that do not depend on that axis. Only where tiles come in several waves."""
     alone = (1, -1)
@@ -295,7 +312,7 @@ def _halves(panel: Panel) -> bool:
     return slowest % 2 == 0 and panel.outer % 16 == 0
 
 
-def _order(work: Work, cluster: int) -> Raster:
+def _order(work: PipelineWork, cluster: int) -> Raster:
     """Of the tiles: blocks of rows by columns where panels move in the loop."""
     lefts: set[int] = set()
     rights: set[int] = set()
@@ -309,7 +326,7 @@ def _order(work: Work, cluster: int) -> Raster:
     return raster(rank, lefts, rights, _GROUP[cluster])
 
 
-def _turned(work: Work) -> frozenset[int]:
+def _turned(work: PipelineWork) -> frozenset[int]:
     """Axes on which the length of the walk depends: where tiles grow along them, as under a
     diagonal, the long ones come first and the short ones fill what is left at the end."""
     if work.loop is None:
@@ -319,7 +336,10 @@ def _turned(work: Work) -> frozenset[int]:
 
 
 def _bundles(
-    work: Work, style: Style, heads: Sequence[Product], tails: Sequence[Product]
+    work: PipelineWork,
+    style: Style,
+    heads: Sequence[PipelineProduct],
+    tails: Sequence[PipelineProduct],
 ) -> list[tuple[tuple[Panel, ...], bool]]:
     """Panels that are filled together: those that stay, then those of heads and of tails."""
     staying = tuple(panel for panel in work.panels if not panel.moves)
@@ -335,8 +355,8 @@ def _bundles(
 
 
 def _memory(
-    work: Work, groups: int, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
-) -> tuple[dict[Op, Staged], int, list[int]]:
+    work: PipelineWork, groups: int, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
+) -> tuple[dict[Op, StagedStore], int, list[int]]:
     """(staged stores, bytes of staging of one warp group, stages): with less staging, or none,
     where the windows would not fit else."""
     rows = work.rows // groups
@@ -352,7 +372,9 @@ def _memory(
     raise reason
 
 
-def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int) -> list[int]:
+def _stages(
+    work: PipelineWork, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
+) -> list[int]:
     """Stages of each ring: one for what stays, and for the others as many as fit."""
     known = trips(work)
     least = 2 if known is None or not surely_at_most(known[1], 1) else 1
@@ -379,10 +401,10 @@ def _stages(work: Work, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free:
     return counts
 
 
-def _stores(work: Work, groups: int, chunks: int) -> dict[Op, Staged]:
+def _stores(work: PipelineWork, groups: int, chunks: int) -> dict[Op, StagedStore]:
     """The stores that go through shared memory and the copy engine, at most so many chunks at a
     time."""
-    found: dict[Op, Staged] = {}
+    found: dict[Op, StagedStore] = {}
     for store in work.stores if chunks else ():
         staged = _staged(work, store, work.rows // groups, chunks)
         if staged is not None:
@@ -390,7 +412,7 @@ def _stores(work: Work, groups: int, chunks: int) -> dict[Op, Staged]:
     return found
 
 
-def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
+def _staged(work: PipelineWork, store: Op, rows: int, most: int) -> StagedStore | None:
     memory, value = store.operands[:2]
     roles: Roles = work.roles[value]
     order, places, reason = mapped(memory, value.dims)
@@ -415,4 +437,4 @@ def _staged(work: Work, store: Op, rows: int, most: int) -> Staged | None:
     chunks = columns * width // swizzle
     box[0] = swizzle // width
     at_once = most if chunks % most == 0 else 1
-    return Staged(store, order, tuple(box), tuple(strides), swizzle, at_once)
+    return StagedStore(store, order, tuple(box), tuple(strides), swizzle, at_once)

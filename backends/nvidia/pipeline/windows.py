@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Element = llvm.Value
 
 
-class Window:
+class WindowAddresses:
     """Places in memory of a window's elements, as i64, and whether they are inside of it."""
 
     def __init__(

@@ -10,14 +10,14 @@ from typing import NamedTuple
 from ....hlo.graph import Op, Value, constant_of
 from ....hlo.offsets import Offsets
 from ....hlo.symbols import Dim, ceildiv, maximum
-from ..launch import Memory, TensorMap
+from ..launch import KernelMemory, KernelTensorMap
 from .instructions import MatrixKind
 
 ROW, COLUMN, UNIT = "row", "column", ""
 Roles = tuple[str, ...]
 
 
-class Part(NamedTuple):
+class RowDim(NamedTuple):
     """One of several dims that together count the `rows`: row // stride % size."""
 
     stride: int
@@ -35,12 +35,12 @@ def is_row(role: str) -> bool:
     return role.startswith(ROW)
 
 
-def part_of(role: str, size: int) -> Part:
+def part_of(role: str, size: int) -> RowDim:
     """What of the rows a dim of `size` is that has a row's role."""
     if role == ROW:
-        return Part(1, size, size)
+        return RowDim(1, size, size)
     _, stride, own, rows = role.split()
-    return Part(int(stride), int(own), int(rows))
+    return RowDim(int(stride), int(own), int(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Panel:
     def bytes(self) -> int:
         return self.outer * self.inner * self.width
 
-    def tensor_map(self, share: int = 1) -> TensorMap:
+    def tensor_map(self, share: int = 1) -> KernelTensorMap:
         """The map of one chunk, of 1 / `share` of its rows."""
         memory = self.op.operands[0]
         sizes = [self.sizes[dim] for dim in self.order]
@@ -103,7 +103,7 @@ def tensor_map(
     swizzle: int,
     sizes: Sequence[int],
     steps: Sequence[int] | None = None,
-) -> TensorMap:
+) -> KernelTensorMap:
     """The map of boxes of a row-major array, of `sizes` elements, every so many-th of the array's;
     `order`, `sizes` and `steps` have the fastest dim first."""
     steps = steps or [1] * len(sizes)
@@ -113,7 +113,7 @@ def tensor_map(
     strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
     dims = tuple(memory.dims[dim] for dim in order)
     name = memory.element.name
-    return TensorMap(Memory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
+    return KernelTensorMap(KernelMemory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
 
 
 def reach(size: int, step: int) -> int:
@@ -122,7 +122,7 @@ def reach(size: int, step: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class PipelineProduct:
     """A dot: `result` is rows x columns in registers.
 
     left: a panel, or a value of the threads themselves. `*_depth_first`: the panel's inner dim is
@@ -147,25 +147,25 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class PipelineWork:
     """A tile function as the pipeline sees it. `rows` of all products; `loop` is None where there
     is one window along the depth."""
 
     kernel: Op
     rows: int
     loop: Op | None
-    products: tuple[Product, ...]
+    products: tuple[PipelineProduct, ...]
     roles: dict[Value, Roles]
     offsets: Offsets
     stores: tuple[Op, ...]
 
     @property
-    def inner(self) -> tuple[Product, ...]:
+    def inner(self) -> tuple[PipelineProduct, ...]:
         """The products of the loop, in order."""
         return tuple(p for p in self.products if self.in_loop(p.op))
 
     @property
-    def outer(self) -> tuple[Product, ...]:
+    def outer(self) -> tuple[PipelineProduct, ...]:
         return tuple(p for p in self.products if not self.in_loop(p.op))
 
     def in_loop(self, op: Op) -> bool:
@@ -179,7 +179,7 @@ class Work:
     def slot(self, memory: Value) -> int:
         return memory.index
 
-    def of(self, value: Value) -> Product | None:
+    def of(self, value: Value) -> PipelineProduct | None:
         """The product that gives a value."""
         for product in self.products:
             if value in (product.result, product.op.result):
@@ -207,7 +207,7 @@ def shape(value: Value) -> tuple[int, ...]:
     return tuple(n for n in value.dims if n != 1)
 
 
-def trips(work: Work) -> tuple[Dim, Dim] | None:
+def trips(work: PipelineWork) -> tuple[Dim, Dim] | None:
     """(least, most) rounds of the loop; None where the bounds say nothing."""
     if work.loop is None:
         return None

@@ -19,7 +19,7 @@ from .loops import nested
 from .work import Place
 
 if TYPE_CHECKING:
-    from .region import Lowering
+    from .region import RegionLowering
 
 
 class Sum:
@@ -62,7 +62,7 @@ class Sum:
         return convert(self.f, total, self.element, self.op.result.element)
 
 
-def dot(lowering: Lowering, op: Op, output: Place) -> None:
+def dot(lowering: RegionLowering, op: Op, output: Place) -> None:
     """result[batch, left, right] = sum of lhs * rhs over the contracted dims."""
     result = op.type
     if not result.size:
@@ -97,7 +97,7 @@ def dot(lowering: Lowering, op: Op, output: Place) -> None:
     lowering.work.end(step, result.size)
 
 
-def convolution(lowering: Lowering, op: Op, output: Place) -> None:
+def convolution(lowering: RegionLowering, op: Op, output: Place) -> None:
     """Every result sums over its window and the input features of its group."""
     result = op.type
     if not result.size:

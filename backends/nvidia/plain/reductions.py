@@ -14,10 +14,10 @@ from .loops import nested
 from .work import Place
 
 if TYPE_CHECKING:
-    from .region import Lowering
+    from .region import RegionLowering
 
 
-def reduce(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
+def reduce(lowering: RegionLowering, op: Op, outputs: Sequence[Place]) -> None:
     """results[kept] = body over the reduced dims, the initial values first."""
     reduction = Reduction(op)
     dims, reduced = reduction.inputs[0].dims, sorted(op.dimensions)

@@ -12,17 +12,17 @@ from ...llvm.index import delinear
 from ...plain.opaque import EMITTERS
 from ...plain.single import explained, missing
 from ..frame import Unit
-from ..launch import KernelCode, Memory
-from ..target import Target
+from ..launch import KernelCode, KernelMemory
+from ..target import NvidiaTarget
 from . import opaque, products, reductions, updates
-from .work import Place, Step, Work, Worker
+from .work import KernelWork, OperationCode, Place, Worker
 
 Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
 
 
 def emit(
     region: Region,
-    target: Target,
+    target: NvidiaTarget,
     flops: float,
     shared: Shared = frozenset(),
     notes: tuple[str, ...] = (),
@@ -38,17 +38,17 @@ def emit(
     count = len(region.arguments)
     slots = {operand for operand, _ in shared} | {count + result for _, result in shared}
     types = [value.tensor for value in region.arguments]
-    work = Work(unit, frozenset(slots), types, windows)
-    places = {value: Memory(slot) for slot, value in enumerate(region.arguments)}
-    outputs = [Memory(count + number) for number in range(len(region.results))]
-    Lowering(work, region, places, outputs).run()
+    work = KernelWork(unit, frozenset(slots), types, windows)
+    places = {value: KernelMemory(slot) for slot, value in enumerate(region.arguments)}
+    outputs = [KernelMemory(count + number) for number in range(len(region.results))]
+    RegionLowering(work, region, places, outputs).run()
     read = [value for value in region.arguments if value in region.uses]
     with estimating():
         moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
     return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
 
 
-class Lowering:
+class RegionLowering:
     """The operations of a region whose arguments lie at `places`, or in registers (`known`);
     results go to `outputs`."""
 
@@ -65,9 +65,9 @@ class Lowering:
 
     def inner(
         self, region: Region, places: Mapping[Value, Place], outputs: Sequence[Place]
-    ) -> Lowering:
+    ) -> RegionLowering:
         """Of a region of simpler operations."""
-        return Lowering(self.work, region, places, outputs)
+        return RegionLowering(self.work, region, places, outputs)
 
     def run(self) -> None:
         for op in self.region.ops:
@@ -142,7 +142,7 @@ class Lowering:
 
     def open(
         self, values: Iterable[Value], writes: Sequence[Place], count: int
-    ) -> tuple[Step, ElementEmitter]:
+    ) -> tuple[OperationCode, ElementEmitter]:
         """A step of `count` threads that can compute those values: the last of its pointers are
         what it writes."""
         leaves = self.leaves(values)

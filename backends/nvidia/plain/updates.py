@@ -22,7 +22,7 @@ from .loops import nested
 from .work import Place, Worker
 
 if TYPE_CHECKING:
-    from .region import Lowering
+    from .region import RegionLowering
 
 _VECTOR = 16  # bytes of one access
 
@@ -50,7 +50,7 @@ def copy(work: Worker, source: Place, target: Place, size: int) -> None:
     work.end(step, threads)
 
 
-def slice_update(lowering: Lowering, op: Op, output: Place) -> None:
+def slice_update(lowering: RegionLowering, op: Op, output: Place) -> None:
     """The operand with a window replaced."""
     source, update, *starts = op.operands
     copy(lowering.work, lowering.stored(source), output, source.tensor.bytes)
@@ -73,13 +73,13 @@ def slice_update(lowering: Lowering, op: Op, output: Place) -> None:
 
 
 @dataclass
-class _Frame:
+class _UpdateFrame:
     """What `apply_update` asks of a kernel."""
 
     outputs: Sequence[llvm.Value]
 
 
-def scatter(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
+def scatter(lowering: RegionLowering, op: Op, outputs: Sequence[Place]) -> None:
     """Inputs with updates combined in; a thread per place along the dims that stay apart."""
     count = len(op.operands) // 2
     inputs, updates = op.operands[:count], op.operands[count + 1 :]
@@ -93,7 +93,7 @@ def scatter(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
     sizes = [dims[d] for d in apart]
     threads = math.prod(sizes)
     step, emitter = lowering.open(op.operands[count:], outputs, threads)
-    scopes, frame = step.scopes, _Frame(step.pointers[-len(outputs) :])
+    scopes, frame = step.scopes, _UpdateFrame(step.pointers[-len(outputs) :])
     with step.each(threads) as at:
         outer = delinear(emitter.indexer, at, sizes, 1)
 
@@ -108,7 +108,7 @@ def scatter(lowering: Lowering, op: Op, outputs: Sequence[Place]) -> None:
     lowering.work.end(step, threads)
 
 
-def _apply(emitter: ElementEmitter, op: Op, index: list[Affine], frame: _Frame) -> None:
+def _apply(emitter: ElementEmitter, op: Op, index: list[Affine], frame: _UpdateFrame) -> None:
     """One update, where it lies inside."""
     place, inside = place_of(emitter, op, index, 1)
     if inside is False:

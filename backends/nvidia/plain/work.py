@@ -1,7 +1,7 @@
 """Operations from memory to memory, one after another: who does them, and where values lie.
 
-`Work` is a kernel of several launches, in which every operation has a grid of its own. A block of a
-tile function (tile/team.py) does the same operations with its own threads.
+`KernelWork` is a kernel of several launches, in which every operation has a grid of its own. A
+block of a tile function (tile/team.py) does the same operations with its own threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ... import llvm
 from ...llvm.index import Affine, Scopes
 from ...plain.windows import distance
 from ..frame import Entry, Parameter, Unit, blocks
-from ..launch import SCRATCH, Launch, Memory
+from ..launch import SCRATCH, KernelMemory, Launch
 from ..target import WARP
 
 ALIGNMENT = 256  # bytes, of values in scratch
@@ -27,7 +27,7 @@ THREADS = 256  # of a block
 Place = Hashable  # a piece of memory, as those who do the work know it
 
 
-class Step(ABC):
+class OperationCode(ABC):
     """Code of all threads for one operation. `pointers`: what it reads, then what it writes."""
 
     function: llvm.Function
@@ -64,15 +64,15 @@ class Worker(ABC):
         return count
 
     @abstractmethod
-    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> Step:
+    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> OperationCode:
         """The next operation, for as many threads as there are or are asked for."""
 
     @abstractmethod
-    def end(self, step: Step, threads: int) -> None:
+    def end(self, step: OperationCode, threads: int) -> None:
         """The operation is complete."""
 
 
-class EntryStep(Step):
+class EntryStep(OperationCode):
     """A launch of its own."""
 
     def __init__(self, entry: Entry, pointers: Sequence[llvm.Value]) -> None:
@@ -93,7 +93,7 @@ class EntryStep(Step):
 
 
 @dataclass
-class Work(Worker):
+class KernelWork(Worker):
     """A kernel under construction: launches so far, scratch in use. `slots`: operands and results
     that may share memory with another. `types` of the operands; `windows`: where operands and
     results begin in what is given for them."""
@@ -105,20 +105,20 @@ class Work(Worker):
     launches: list[Launch] = field(default_factory=list)
     scratch: int = 0
 
-    def reserve(self, size: int) -> Memory:
-        place = Memory(SCRATCH, self.scratch)
+    def reserve(self, size: int) -> KernelMemory:
+        place = KernelMemory(SCRATCH, self.scratch)
         self.scratch += ceildiv(maximum(size, 1), ALIGNMENT) * ALIGNMENT
         return place
 
     def alone(self, place: Place) -> bool:
-        assert isinstance(place, Memory)
+        assert isinstance(place, KernelMemory)
         return place.slot not in self.slots
 
     def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> EntryStep:
         parameters = []
         moved: dict[int, Window] = {}
         for number, place in enumerate((*reads, *writes)):
-            assert isinstance(place, Memory)
+            assert isinstance(place, KernelMemory)
             alone = self.alone(place)
             readonly = number < len(reads) and alone
             parameters.append(Parameter(f"p{number}", place, readonly, alone))
@@ -126,7 +126,7 @@ class Work(Worker):
                 moved[number] = self.windows[place.slot]
         count = len(parameters)
         starts = {start.operand: 0 for window in moved.values() for start in window.starts}
-        parameters += [Parameter(f"s{n}", Memory(n), unique=False) for n in starts]
+        parameters += [Parameter(f"s{n}", KernelMemory(n), unique=False) for n in starts]
         name = f"part{len(self.launches)}"
         entry = self.unit.kernel(name, parameters, block_for(threads))
         given = dict(zip(starts, entry.pointers[count:], strict=True))
@@ -136,7 +136,7 @@ class Work(Worker):
             pointers[number] = entry.function.pointer(pointers[number], behind, "i8")
         return EntryStep(entry, pointers)
 
-    def end(self, step: Step, threads: int) -> None:
+    def end(self, step: OperationCode, threads: int) -> None:
         assert isinstance(step, EntryStep)
         self.launches.append(step.entry.finish(blocks(threads, step.entry.threads)))
 

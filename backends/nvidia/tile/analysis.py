@@ -18,7 +18,7 @@ from ....hlo.tiling import trip_count
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class WindowLoad:
     """A `tile_load`: the window of `memory` at `offsets`, of which `tile` has every `strides`-th
     element along each dim. `moves`: the operations between the load and what products read.
 
@@ -35,7 +35,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class OperandSource:
     """Where an operand of a product comes from: `origin`, behind transposes and reshapes that add
     or drop dims of size 1. `own` and `depth` are the dims of the origin that the result has, and
     that is summed over; all others have size 1. `window` is the load that the origin is, or whose
@@ -44,7 +44,7 @@ class Source:
 
     value: Value
     origin: Value
-    window: Window | None
+    window: WindowLoad | None
     own: int
     depth: int
 
@@ -61,15 +61,15 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class TileProduct:
     """A dot_general with at most one dim each of rows, columns and summation that is not 1.
 
     `row` and `column` are dims of the result.
     """
 
     op: Op
-    left: Source
-    right: Source
+    left: OperandSource
+    right: OperandSource
     row: int
     column: int
 
@@ -91,8 +91,8 @@ class MovingLoop:
     """A `tile_for`: its loads and its products; `trips`: None if its bounds are no numbers."""
 
     op: Op
-    loads: tuple[Window, ...]
-    products: tuple[Product, ...]
+    loads: tuple[WindowLoad, ...]
+    products: tuple[TileProduct, ...]
     trips: int | None
 
     @property
@@ -121,11 +121,11 @@ class Facts:
         return tuple(self._loop(op) for op in self.region.walk() if op.name == "tile_for")
 
     @cached_property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[TileProduct, ...]:
         """All products, in loops or not."""
         return tuple(self._products(self.region.walk(), None))
 
-    def window(self, op: Op, loop: Op | None = None, moves: Sequence[Op] = ()) -> Window:
+    def window(self, op: Op, loop: Op | None = None, moves: Sequence[Op] = ()) -> WindowLoad:
         """A tile_load as a window that moves with `loop`; `moves` come behind it."""
         rank = op.operands[0].rank
         offsets = tuple(self.offsets.of(value) for value in op.offsets[:rank])
@@ -134,7 +134,7 @@ class Facts:
         for move in moves:
             if move.name == "slice":
                 tile, strides = move.result, tuple(move.strides)
-        return Window(op, op.operands[0], offsets, tile, strides, tuple(moves), follows)
+        return WindowLoad(op, op.operands[0], offsets, tile, strides, tuple(moves), follows)
 
     def _follows(self, offsets: Sequence[Offset], loop: Op) -> bool:
         """Whether offsets depend on what the loop carries through its index alone."""
@@ -161,14 +161,14 @@ class Facts:
         trips = trip_count(op, self.offsets) if fixed else None
         return MovingLoop(op, tuple(loads), products, trips)
 
-    def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[Product]:
+    def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[TileProduct]:
         for op in ops:
             if op.name == "dot_general":
                 found = self._product(op, loop)
                 if found is not None:
                     yield found
 
-    def _product(self, op: Op, loop: Op | None) -> Product | None:
+    def _product(self, op: Op, loop: Op | None) -> TileProduct | None:
         """The product in its canonical form; None for batches and several dims of a kind."""
         left, right = op.operands
         batches = len(op.lhs_batching_dimensions)
@@ -184,7 +184,7 @@ class Facts:
             sides.append((own, depth, first + free.index(own)))
             first += len(free)
         (row, left_depth, down), (column, right_depth, across) = sides
-        return Product(
+        return TileProduct(
             op,
             self.source(left, row, left_depth, loop),
             self.source(right, column, right_depth, loop),
@@ -192,7 +192,7 @@ class Facts:
             across,
         )
 
-    def source(self, value: Value, own: int, depth: int, loop: Op | None = None) -> Source:
+    def source(self, value: Value, own: int, depth: int, loop: Op | None = None) -> OperandSource:
         """Follows an operand's two dims to where it is made."""
         origin = value
         while origin.op is not None:
@@ -210,7 +210,7 @@ class Facts:
             origin = op.operands[0]
         found = _loaded(origin)
         window = self.window(found[0], loop, found[1]) if found is not None else None
-        return Source(value, origin, window, own, depth)
+        return OperandSource(value, origin, window, own, depth)
 
 
 def _loaded(value: Value) -> tuple[Op, tuple[Op, ...]] | None:

@@ -14,9 +14,9 @@ from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
 from ...llvm import elements, elementwise
-from ..target import WARP, Target
+from ..target import WARP, NvidiaTarget
 from . import matrix
-from .analysis import Facts, Source
+from .analysis import Facts, OperandSource
 from .matrix import Plan
 from .patches import plan as rows_plan
 from .shared import CHUNK
@@ -41,7 +41,7 @@ class Assignment:
     """`threads` of a block; `spreads` of values, where a flexible value has none; `products`: those
     whose operands lie in rows of shared memory, by matrix instructions or not."""
 
-    def __init__(self, facts: Facts, target: Target) -> None:
+    def __init__(self, facts: Facts, target: NvidiaTarget) -> None:
         self.facts, self.target = facts, target
         self.vectors = self._vectors()
         self.products: dict[Op, Plan] = {}
@@ -107,7 +107,7 @@ class Assignment:
                     found.update(move.result for move in source.window.moves)
         return found
 
-    def goes_direct(self, source: Source) -> bool:
+    def goes_direct(self, source: OperandSource) -> bool:
         """Whether an operand goes from memory to shared memory past registers."""
         return source.window is not None and source.window.op in self.direct
 

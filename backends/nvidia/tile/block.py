@@ -10,18 +10,18 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Pair, Register
-from ...llvm.index import Affine, Axis, number, of_axis
+from ...llvm.index import Affine, LoopAxis, number, of_axis
 from .. import layouts, raster
 from ..frame import Entry, Parameter, Unit
-from ..launch import Memory
-from ..layouts import Term
+from ..launch import KernelMemory
+from ..layouts import AddressTerm
 from ..reach import along, sum_of
-from ..target import Target
-from .shared import ALIGNMENT, CHUNK, Arena, Hazards, Rows
+from ..target import NvidiaTarget
+from .shared import ALIGNMENT, CHUNK, Arena, Hazards, PaddedTile
 from .spread import Spread
 
 
-class Block:
+class KernelBlock:
     """The entry of one kernel_call; one block of threads for each place of the grid. `crowded`: a
     thread may have as many registers as there are, though fewer blocks run at once then. `places`:
     where operands and results lie, if not each in its own slot; `unit`: what the entry belongs to.
@@ -30,11 +30,11 @@ class Block:
     def __init__(
         self,
         kernel: Op,
-        target: Target,
+        target: NvidiaTarget,
         threads: int,
         shares: bool,
         crowded: bool = False,
-        places: Sequence[Memory] | None = None,
+        places: Sequence[KernelMemory] | None = None,
         unit: Unit | None = None,
         order: raster.Raster | None = None,
     ) -> None:
@@ -42,7 +42,7 @@ class Block:
         region = kernel.regions[0]
         inputs = len(kernel.operands)
         self.unit = unit or Unit(target)
-        slots = [Memory(number) for number in range(len(region.arguments))]
+        slots = [KernelMemory(number) for number in range(len(region.arguments))]
         parameters = [
             Parameter(f"m{n}", place, readonly=n < inputs and not shares, unique=not shares)
             for n, place in enumerate(places or slots)
@@ -71,20 +71,24 @@ class Block:
                 total = self.sum_of(along(spread.layout, d))
                 wide = self.f.cast("zext", total, "i64")
             multiple = math.gcd(*steps)
-            axis = Axis(wide, spread.extents[d], depth=0, multiple=multiple)
+            axis = LoopAxis(wide, spread.extents[d], depth=0, multiple=multiple)
             found = self._parts[steps] = of_axis(axis)
         return found
 
-    def sum_of(self, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
+    def sum_of(self, terms: Sequence[AddressTerm], **inputs: llvm.Value) -> llvm.Value:
         """The sum of the terms of a linear map of this thread's lane and warp, i32."""
         return sum_of(self.f, terms, self.thread, self.threads, **inputs)
 
-    def reach(self, rows: Rows, terms: Sequence[Term], **inputs: llvm.Value) -> llvm.Value:
+    def reach(
+        self, rows: PaddedTile, terms: Sequence[AddressTerm], **inputs: llvm.Value
+    ) -> llvm.Value:
         """What all addresses of a thread in a tile in shared memory have in common, i32."""
         total = self.sum_of(terms, **inputs)
         return total if rows.stage is None else self.f.add(total, rows.stage)
 
-    def place(self, rows: Rows, common: llvm.Value, access: layouts.Access) -> llvm.Value:
+    def place(
+        self, rows: PaddedTile, common: llvm.Value, access: layouts.SharedAccess
+    ) -> llvm.Value:
         """The address of one access in shared memory."""
         f = self.f
         assert rows.stage is None or access.xor < ALIGNMENT

@@ -11,7 +11,7 @@ from ....hlo.ops.convolution import window_attributes
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ...llvm.index import ZERO, Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
+from ...llvm.index import ZERO, Affine, Indexer, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ..frame import rolled
 from ..plain.products import convolution_slides
@@ -32,7 +32,7 @@ def convolution(e: Emitter, op: Op) -> None:
         together(e, op)
         return
     f = e.f
-    sides = _Sides(e, op)
+    sides = _ConvolutionSides(e, op)
     spread, element = e.spread(op.result), op.result.element
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     start: list[Register] = [zero] * len(spread.alive)
@@ -59,7 +59,7 @@ def convolution(e: Emitter, op: Op) -> None:
     e.set(op.result, spread, tile)
 
 
-class _Sides:
+class _ConvolutionSides:
     """The elements of image and kernel that neighbouring results along the last dim multiply: read
     from shared memory, several at once where they are neighbours too."""
 
@@ -100,7 +100,7 @@ class _Sides:
     def turn(self, number: llvm.Value) -> None:
         """The place in the window, and what has been read there."""
         self.indexer = Indexer(Scopes(self.f))
-        at = of_axis(Axis(number, max(1, math.prod(self.inner))))
+        at = of_axis(LoopAxis(number, max(1, math.prod(self.inner))))
         self.walked = delinear(self.indexer, at, self.inner, 1)
         self.known: dict[Any, list[Register]] = {}
 

@@ -9,16 +9,16 @@ from .. import layouts
 from ..atoms import CopyAtom, thread_copy
 from ..frame import Unfit
 from ..target import WARP
-from .analysis import Source, Window
+from .analysis import OperandSource, WindowLoad
 from .emitter import Emitter
 from .operands import as_dims
-from .shared import CHUNK, Rows
+from .shared import CHUNK, PaddedTile
 from .spread import Spread, log2, spread_of
-from .windows import Access
+from .windows import WindowAccess
 
 
 def copy(
-    e: Emitter, source: Source, rows: Rows, offsets: Sequence[llvm.Value] | None = None
+    e: Emitter, source: OperandSource, rows: PaddedTile, offsets: Sequence[llvm.Value] | None = None
 ) -> None:
     """The window of a product's operand into rows of shared memory; what lies outside of memory or
     tile becomes 0. `offsets`: the window's, where they are not those of the operation (i64)."""
@@ -29,7 +29,11 @@ def copy(
 
 
 def _copy(
-    e: Emitter, source: Source, window: Window, rows: Rows, offsets: Sequence[llvm.Value] | None
+    e: Emitter,
+    source: OperandSource,
+    window: WindowLoad,
+    rows: PaddedTile,
+    offsets: Sequence[llvm.Value] | None,
 ) -> None:
     f, size = e.f, rows.size
     copied = layouts.dealt(
@@ -37,7 +41,9 @@ def _copy(
     )  # neighbouring threads copy neighbouring 16 bytes
     place = as_dims(rows.layout, source)
     spread = spread_of(source.origin.dims, copied, source.rows_and_columns)
-    access = Access(e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides)
+    access = WindowAccess(
+        e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides
+    )
     width = access.width
     plan = layouts.addresses(spread.layout, place, size, width * size)
     common = e.block.reach(rows, plan.terms)
@@ -61,7 +67,7 @@ def _copy(
         e.guarded(owner, lambda t=target, a=address, h=held: copy_async(f, atom, t, a, h))
 
 
-def _unmerged(spread: Spread, window: Window) -> Spread:
+def _unmerged(spread: Spread, window: WindowLoad) -> Spread:
     """The same layout of the window's own dims."""
     found = spread if spread.dims == window.tile.dims else spread.reshaped(window.tile.dims)
     if found is None:

@@ -11,7 +11,7 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import arithmetic, complex_math, elements
 from ...llvm.elements import Pair, Register
-from ...llvm.index import Affine, Axis, Indexer, Scopes, delinear, linear, of_axis
+from ...llvm.index import Affine, Indexer, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from . import matrix, patches
 from .emitter import Emitter
@@ -86,7 +86,7 @@ def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
         start = [one for one in first if one is not None]
     with f.for_range(0, depth, 1, flat(start)) as loop:
         old = unflat(loop.carried, start)
-        at = of_axis(Axis(loop.index, max(1, depth)))
+        at = of_axis(LoopAxis(loop.index, max(1, depth)))
         walked = delinear(Indexer(Scopes(f)), at, inner, 1)
         known: dict[tuple[int, Any], Register] = {}
 

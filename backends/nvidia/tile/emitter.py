@@ -25,14 +25,14 @@ from ...llvm.elementwise import supports as computes
 from ...llvm.index import Affine, linear
 from ...plain.monoid import flat, unflat
 from ..frame import Unit
-from ..launch import Memory
+from ..launch import KernelMemory
 from ..raster import Raster, raster
-from ..target import Target
-from .analysis import Facts, Source
+from ..target import NvidiaTarget
+from .analysis import Facts, OperandSource
 from .assign import Assignment, is_elementwise
-from .block import Block, along_grid
-from .scope import Scope, Tile
-from .shared import CHUNK, Piece, Rows
+from .block import KernelBlock, along_grid
+from .scope import RegionScope, Tile
+from .shared import CHUNK, MemoryPiece, PaddedTile
 from .spread import Spread, way
 from .team import together
 
@@ -46,7 +46,7 @@ class Rules(NamedTuple):
     operations: Mapping[str, Callable[[Emitter, Op], None]]
     loaded: Callable[[Emitter, Op, Spread], Tile]
     converted: Callable[[Emitter, Value, Spread, Tile, Spread], Tile]
-    copy: Callable[[Emitter, Source, Rows], None]
+    copy: Callable[[Emitter, OperandSource, PaddedTile], None]
 
 
 class Emitter:
@@ -55,17 +55,17 @@ class Emitter:
     def __init__(
         self,
         kernel: Op,
-        target: Target,
+        target: NvidiaTarget,
         rules: Rules,
         shares: bool = False,
-        places: Sequence[Memory] | None = None,
+        places: Sequence[KernelMemory] | None = None,
         unit: Unit | None = None,
     ) -> None:
         self.kernel, self.target, self.rules = kernel, target, rules
         self.facts = Facts(kernel)
         self.assignment = Assignment(self.facts, target)
         assignment = self.assignment
-        self.block = Block(
+        self.block = KernelBlock(
             kernel,
             target,
             assignment.threads,
@@ -76,7 +76,7 @@ class Emitter:
             self._order(),
         )
         self.f = self.block.f
-        self.scope = Scope()
+        self.scope = RegionScope()
         self.uniform = self.assignment.blocked(())  # of a scalar
         self.contended = self._contended()
 
@@ -139,13 +139,13 @@ class Emitter:
             for key in [key for key in scope.staged if key[0] is value]:
                 self.block.arena.give(scope.staged.pop(key).piece)
 
-    def enter(self) -> Scope:
+    def enter(self) -> RegionScope:
         """A region inside begins; returns what `leave` takes."""
         outer = self.scope
-        self.scope = Scope(outer)
+        self.scope = RegionScope(outer)
         return outer
 
-    def leave(self, outer: Scope) -> None:
+    def leave(self, outer: RegionScope) -> None:
         staged = [rows.piece for rows in self.scope.staged.values()]
         for piece in (*self.scope.shared.values(), *staged):
             self.block.arena.give(piece)
@@ -346,7 +346,7 @@ class Emitter:
 
     # Shared memory.
 
-    def pointer(self, piece: Piece, offset: int = 0) -> llvm.Value:
+    def pointer(self, piece: MemoryPiece, offset: int = 0) -> llvm.Value:
         """The address of a byte of a piece of shared memory."""
         return self.block.entry.shared(piece.start + offset)
 
@@ -356,7 +356,7 @@ class Emitter:
         self.block.hazards.read(*pieces)
         return [self.pointer(piece) for piece in pieces]
 
-    def _to_shared(self, value: Value) -> Piece:
+    def _to_shared(self, value: Value) -> MemoryPiece:
         known = self.scope.any_tile(value)
         spread = known[0] if known else self.spread(value)
         tile = self.tile(value, spread)

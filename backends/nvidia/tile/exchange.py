@@ -17,7 +17,7 @@ from ..layouts import Shuffles, Swap
 from .emitter import Emitter
 from .operands import raw_bits
 from .scope import Tile
-from .shared import CHUNK, Rows, bytes_of
+from .shared import CHUNK, PaddedTile, bytes_of
 from .spread import Spread, copies, way
 
 WORTH = 512  # elements of a tile whose stores are worth an exchange
@@ -127,7 +127,7 @@ def _through_shared(e: Emitter, value: Value, source: Spread, tile: Tile, target
     block, element, size = e.block, value.element, value.element.itemsize
     writer, reader = source.trimmed, target.trimmed
     place = layouts.best_tile(writer, reader, size)
-    rows = Rows(block.arena.take(bytes_of(place, size)), place, size)
+    rows = PaddedTile(block.arena.take(bytes_of(place, size)), place, size)
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     block.hazards.write(rows.piece)
     plan = layouts.addresses(writer, place, size)

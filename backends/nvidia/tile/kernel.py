@@ -11,15 +11,15 @@ from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
 from ..frame import Parameter, Unfit, Unit, blocks
-from ..launch import KernelCode, Launch, Memory
-from ..target import Target
+from ..launch import KernelCode, KernelMemory, Launch
+from ..target import NvidiaTarget
 from .emitter import Emitter
 from .rules import RULES
 
 MOST_WORDS = 1 << 16  # 32-bit words of a tile: a multiprocessor has no more registers
 
 
-def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call: a block of threads for each place of its grid. `shares`: a
     result may lie in the memory of an operand."""
     emitter = lowered(op, target, shares)
@@ -37,9 +37,9 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
 
 def lowered(
     op: Op,
-    target: Target,
+    target: NvidiaTarget,
     shares: bool = False,
-    places: Sequence[Memory] | None = None,
+    places: Sequence[KernelMemory] | None = None,
     unit: Unit | None = None,
 ) -> Emitter:
     """The entry of a kernel_call, not finished yet. `places`: where its operands and results lie,
@@ -76,11 +76,11 @@ def starts(op: Op, unit: Unit) -> list[Launch]:
         size = op.operands[start].tensor.bytes if start >= 0 else 0
         if not size:
             continue
-        result = Memory(inputs + number)
+        result = KernelMemory(inputs + number)
         entry = unit.kernel(
             f"start{number}",
             [
-                Parameter("source", Memory(start), unique=False),
+                Parameter("source", KernelMemory(start), unique=False),
                 Parameter("target", result, unique=False),
             ],
         )

@@ -15,10 +15,10 @@ from ... import llvm
 from ...llvm import elements
 from .. import layouts
 from ..atoms import BITS, MatrixAtom, best_atom, contraction_atoms
-from ..layouts import Layout
-from ..target import Architecture, Target
-from .analysis import Product
-from .operands import LINE, Operand, Place, Words, held_words
+from ..layouts import LinearLayout
+from ..target import Architecture, NvidiaTarget
+from .analysis import TileProduct
+from .operands import LINE, Place, ProductOperand, Words, held_words
 from .spread import Spread, conversion, log2, spread_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Plan:
     """How a product is done: by which instruction (None: by multiply-adds), its operands (left,
     right), and how its sums lie."""
 
-    product: Product
+    product: TileProduct
     atom: MatrixAtom | None
-    operands: tuple[Operand, Operand]
+    operands: tuple[ProductOperand, ProductOperand]
     sums: Spread
 
     @property
@@ -49,7 +49,7 @@ def atoms_of(op: Op, architecture: Architecture) -> list[MatrixAtom]:
     return [atom for atom in contraction_atoms(op, architecture) if not atom.asynchronous]
 
 
-def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | None:
+def plan(product: TileProduct, target: NvidiaTarget, warps: int, chained: bool) -> Plan | None:
     """The plan of a product; None where no matrix instruction has its types."""
     sizes = product.rows, product.columns, product.depth
     if min(sizes) < 1:
@@ -64,8 +64,9 @@ def plan(product: Product, target: Target, warps: int, chained: bool) -> Plan | 
     a, b, c = layouts.mma_tiles(shape, least, *bits, cut)
     size = product.left.value.element.itemsize
     operands = (
-        Operand(product.left, a, size), Operand(product.right, b.transpose((1, 0)), size)
-    )  # fmt: skip
+        ProductOperand(product.left, a, size),
+        ProductOperand(product.right, b.transpose((1, 0)), size),
+    )
     if any(operand.loads(operand.tile)[1].bytes < 4 for operand in operands):
         return None  # single bytes would be loaded
     dims = product.op.result.dims
@@ -202,7 +203,7 @@ def _steps(
     return sums
 
 
-def _words(tile: Layout, size: int) -> list[Place]:
+def _words(tile: LinearLayout, size: int) -> list[Place]:
     """Where the words of an instruction's operand (own, depth) begin, those of lane 0."""
     per = max(1, 4 // size)
     return list(tile.registers[::per])

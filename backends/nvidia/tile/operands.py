@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
-from ..layouts import Access, Addresses, Layout, MatrixAccess
-from .analysis import Source
-from .shared import ALIGNMENT, CHUNK, Rows, bytes_of
+from ..layouts import Addresses, LinearLayout, MatrixAccess, SharedAccess
+from .analysis import OperandSource
+from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
 from .spread import Spread, copies
 
 if TYPE_CHECKING:
@@ -28,37 +28,37 @@ LINE = 128  # bytes that a swizzle permutes
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
+class ProductOperand:
     """`value`: which elements (own, depth) a thread takes; `tile`: which (row, column) lies at an
     offset of shared memory, in elements of `size` bytes."""
 
-    source: Source
-    value: Layout
+    source: OperandSource
+    value: LinearLayout
     size: int
     matrices: bool = True  # whether ldmatrix may load it
 
     @cached_property
-    def tile(self) -> Layout:
+    def tile(self) -> LinearLayout:
         """The swizzle that ldmatrix can read if there is one, with the fewest bank conflicts."""
         found = [self._swizzled(chunk) for chunk in (CHUNK, 2 * CHUNK)]
         return min(found, key=self._cost)
 
-    def _swizzled(self, chunk: int) -> Layout:
+    def _swizzled(self, chunk: int) -> LinearLayout:
         rows, columns = self.value.shape if self.source.along else self.value.shape[::-1]
         columns = max(columns, LEAST // self.size)
         return layouts.swizzled((rows, columns), self.size, min(LINE, columns * self.size), chunk)
 
-    def _cost(self, tile: Layout) -> tuple[bool, int]:
+    def _cost(self, tile: LinearLayout) -> tuple[bool, int]:
         seen, matrices = self.seen(tile), self.loads(tile)[0]
         if matrices is not None:
             return False, layouts.matrix_wavefronts(matrices)
         return True, layouts.wavefronts(self.value.resized(seen.shape), seen, self.size)
 
-    def seen(self, tile: Layout) -> Layout:
+    def seen(self, tile: LinearLayout) -> LinearLayout:
         """A tile of rows and columns as (own, depth)."""
         return tile if self.source.along else tile.transpose((1, 0))
 
-    def loads(self, tile: Layout) -> tuple[MatrixAccess | None, Addresses]:
+    def loads(self, tile: LinearLayout) -> tuple[MatrixAccess | None, Addresses]:
         """How threads load their parts from a tile: by ldmatrix if there is such an access."""
         seen = self.seen(tile)
         value = self.value.resized(seen.shape)
@@ -68,19 +68,19 @@ class Operand:
         return None, layouts.addresses(value, seen, self.size)
 
 
-def as_dims(tile: Layout, source: Source) -> Layout:
+def as_dims(tile: LinearLayout, source: OperandSource) -> LinearLayout:
     """A tile of rows and columns in the dims of the operand's origin."""
     kept = source.rows_and_columns
     return tile.mapped([1 if d is None else tile.shape[d] for d in kept], kept)
 
 
-def staged(e: Emitter, operand: Operand) -> Rows:
+def staged(e: Emitter, operand: ProductOperand) -> PaddedTile:
     """The operand in shared memory, written if it is not there yet."""
     source = operand.source
     rows = e.scope.ring(source.origin) or e.scope.stage((source.origin, operand.tile))
     if rows is None:
         piece = e.block.arena.take(bytes_of(operand.tile, operand.size), ALIGNMENT)
-        rows = Rows(piece, operand.tile, operand.size)
+        rows = PaddedTile(piece, operand.tile, operand.size)
         e.scope.staged[source.origin, operand.tile] = rows
         e.block.hazards.write(piece)
         if e.assignment.goes_direct(source):
@@ -90,7 +90,7 @@ def staged(e: Emitter, operand: Operand) -> Rows:
     return rows
 
 
-def _write(e: Emitter, source: Source, rows: Rows) -> None:
+def _write(e: Emitter, source: OperandSource, rows: PaddedTile) -> None:
     """From registers; what pads the tile becomes 0."""
     value = source.origin
     known = e.scope.any_tile(value)
@@ -117,7 +117,7 @@ def _write(e: Emitter, source: Source, rows: Rows) -> None:
         e.guarded(held, lambda p=pointer, r=raw: _store(e.f, r, p, rows.size))
 
 
-def _clear(e: Emitter, rows: Rows) -> None:
+def _clear(e: Emitter, rows: PaddedTile) -> None:
     """Zeros everywhere."""
     f = e.f
     zero = llvm.Value("<4 x i32>", "zeroinitializer")
@@ -126,7 +126,7 @@ def _clear(e: Emitter, rows: Rows) -> None:
         held = None
         if start + e.block.threads * CHUNK > rows.bytes:
             held = f.compare("ult", at, rows.bytes - start)
-        pointer = e.block.place(rows, at, Access((), 0, start))
+        pointer = e.block.place(rows, at, SharedAccess((), 0, start))
         e.guarded(held, lambda p=pointer: f.store(zero, p, align=CHUNK))
 
 
@@ -148,16 +148,16 @@ class Words:
     """A thread's part of an operand in words of 4 bytes (8 of f64), each loaded when it is first
     asked for since `again`; `shift`: bytes from where the layouts put it, i32."""
 
-    def __init__(self, e: Emitter, operand: Operand) -> None:
+    def __init__(self, e: Emitter, operand: ProductOperand) -> None:
         self.e, self.f = e, e.f
         self.rows = staged(e, operand)
         self.seen = operand.seen(self.rows.layout)
         self.matrices, plan = operand.loads(self.rows.layout)
         self.common = self.shifted = e.block.reach(self.rows, plan.terms)
-        self.known: dict[Access, list[llvm.Value]] = {}
+        self.known: dict[SharedAccess, list[llvm.Value]] = {}
         per = max(1, 4 // operand.size)
         self.kind = "double" if operand.size == 8 else "i32"
-        self.places: dict[Place, tuple[Access, int]] = {}
+        self.places: dict[Place, tuple[SharedAccess, int]] = {}
         for access in plan.accesses:
             for number in range(0, len(access.registers), per):
                 place = operand.value.registers[access.registers[number]]
@@ -202,7 +202,7 @@ def load_matrices(
 
 
 def held_words(
-    e: Emitter, operand: Operand, spread: Spread, tile: Sequence[object]
+    e: Emitter, operand: ProductOperand, spread: Spread, tile: Sequence[object]
 ) -> dict[Place, llvm.Value]:
     """A thread's part by its words, of an operand that registers hold as the product takes it."""
     f, source, size = e.f, operand.source, operand.size

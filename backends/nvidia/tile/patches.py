@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ..layouts import Layout
-from ..target import Target
-from .analysis import Product, Source
+from ..layouts import LinearLayout
+from ..target import NvidiaTarget
+from .analysis import OperandSource, TileProduct
 from .matrix import Plan
-from .operands import Operand, staged
+from .operands import ProductOperand, staged
 from .shared import CHUNK
 from .spread import Spread, log2, padded, patches
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LEAST = 1024  # multiply-adds of a product that is worth it
 
 
-def plan(product: Product, target: Target, threads: int) -> Plan | None:
+def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> Plan | None:
     """The plan of a product of elements of one size that are no complex numbers."""
     left, right = product.left.value.element, product.right.value.element
     sizes = {left.itemsize, right.itemsize}
@@ -40,13 +40,13 @@ def plan(product: Product, target: Target, threads: int) -> Plan | None:
     apart = [dim for dim, source in sides if source.along]
     sums, size = patches(product.op.result.dims, threads, apart), max(sizes)
     operands = [
-        Operand(source, _part(sums, dim, source, size), size, matrices=False)
+        ProductOperand(source, _part(sums, dim, source, size), size, matrices=False)
         for dim, source in sides
     ]
     return Plan(product, None, (operands[0], operands[1]), sums)
 
 
-def _part(sums: Spread, dim: int, source: Source, size: int) -> Layout:
+def _part(sums: Spread, dim: int, source: OperandSource, size: int) -> LinearLayout:
     """What a thread takes in the turn `depth` of an operand: (own, depth)."""
     depth = padded([max(source.origin.dims[source.depth], CHUNK // size)])[0]
     own, _ = sums.layout.mapped((sums.layout.shape[dim], depth), (dim, None)).condensed()
@@ -57,7 +57,7 @@ def _part(sums: Spread, dim: int, source: Source, size: int) -> Layout:
     )
 
 
-class _Operand:
+class _PatchOperand:
     """One operand: for a step along the sum, its elements by their place along the own dim."""
 
     def __init__(self, e: Emitter, plan: Plan, side: int) -> None:
@@ -99,7 +99,7 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
         one = start[number] if start is not None else zero
         assert isinstance(one, llvm.Value)
         first.append(one)
-    left, right = _Operand(e, plan, 0), _Operand(e, plan, 1)
+    left, right = _PatchOperand(e, plan, 0), _PatchOperand(e, plan, 1)
     e.block.hazards.read(left.rows.piece, right.rows.piece)
     each = CHUNK // plan.size
     end = llvm.constant("i32", -(-plan.product.depth // each) * each)

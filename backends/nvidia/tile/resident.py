@@ -22,16 +22,16 @@ from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
 from ..frame import Parameter, Unit
-from ..launch import SCRATCH, KernelCode, Memory
+from ..launch import SCRATCH, KernelCode, KernelMemory
 from ..plain import updates
 from ..plain.work import Place
 from ..raster import places
-from ..target import Target
+from ..target import NvidiaTarget
 from .analysis import Facts
 from .atomics import combined
 from .block import along_grid
 from .kernel import starts
-from .shared import EVERYTHING, Arena, Hazards, Piece
+from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
 from .team import Team, TeamLowering, given, simpler
 
 THREADS = 512  # of a block
@@ -46,7 +46,7 @@ class Room:
         self.limit = limit
         self.shared, self.scratch = Arena(), Arena()
 
-    def take(self, size: int) -> Piece:
+    def take(self, size: int) -> MemoryPiece:
         before = self.shared.size
         piece = self.shared.take(size)
         if piece.start + size <= self.limit:
@@ -55,11 +55,11 @@ class Room:
         self.shared.size = before
         return self.scratch.take(size)._replace(memory=SCRATCH)
 
-    def give(self, piece: Piece) -> None:
+    def give(self, piece: MemoryPiece) -> None:
         (self.shared if piece.memory is None else self.scratch).give(piece)
 
 
-def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
+def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call. `shares`: a result may lie in the memory of an operand."""
     op = with_numbers(op)
     found = _Resident(op, target, shares, 0)
@@ -77,19 +77,19 @@ def emit(op: Op, target: Target, shares: bool = False) -> KernelCode:
 class _Resident:
     """The code of one block. `scratch`: bytes that it has in global memory, as far as is known."""
 
-    def __init__(self, kernel: Op, target: Target, shares: bool, scratch: int) -> None:
+    def __init__(self, kernel: Op, target: NvidiaTarget, shares: bool, scratch: int) -> None:
         self.kernel, self.shares = kernel, shares
         self.facts = Facts(kernel)
         region, tiles = self.facts.region, math.prod(kernel.grid)
         self.unit = Unit(target)
         parameters = [
-            Parameter(f"m{n}", Memory(n), n < len(kernel.operands) and not shares, not shares)
+            Parameter(f"m{n}", KernelMemory(n), n < len(kernel.operands) and not shares, not shares)
             for n in range(len(region.arguments))
         ]
         self.blocks = tiles
         if scratch:
             self.blocks = min(tiles, BLOCKS * target.architecture.multiprocessors)
-            parameters.append(Parameter("scratch", Memory(SCRATCH)))
+            parameters.append(Parameter("scratch", KernelMemory(SCRATCH)))
         self.entry = self.unit.kernel("tile", parameters, THREADS)
         self.f = f = self.entry.function
         self.memory = dict(zip(region.arguments, self.entry.pointers, strict=False))
@@ -113,7 +113,7 @@ class _Resident:
             self.ids = places(f, loop.index, kernel.grid)
             self.region(region)
 
-    def pointer(self, piece: Piece) -> llvm.Value:
+    def pointer(self, piece: MemoryPiece) -> llvm.Value:
         if piece.memory is None:
             return self.entry.shared(piece.start)
         if piece.memory == SCRATCH:
@@ -122,9 +122,9 @@ class _Resident:
             self.memory[piece.memory] if isinstance(piece.memory, Value) else self.entry.pointers[0]
         )
 
-    def all_of(self, memory: Value) -> Piece:
+    def all_of(self, memory: Value) -> MemoryPiece:
         """Memory of the program; any of it may be the same where a result lies in an operand."""
-        return Piece("program" if self.shares else memory, 0, EVERYTHING)
+        return MemoryPiece("program" if self.shares else memory, 0, EVERYTHING)
 
     # Operations.
 
@@ -355,11 +355,11 @@ class _Resident:
         self.team.release(count)
         self.lowering.places, self.lowering.known = places, known
 
-    def buffers(self, values: Sequence[Value]) -> list[Piece | None]:
+    def buffers(self, values: Sequence[Value]) -> list[MemoryPiece | None]:
         """Memory for tiles among carried values; None for scalars."""
         return [self.team.reserve(v.tensor.bytes) if v.rank else None for v in values]
 
-    def fill(self, value: Value, buffer: Piece) -> None:
+    def fill(self, value: Value, buffer: MemoryPiece) -> None:
         """Puts a value into a buffer that no formula of it reads."""
         if self.lowering.places.get(value) != buffer and value.tensor.size:
             self.lowering.loop([(value, buffer)])
@@ -370,7 +370,7 @@ class _Resident:
     def bind(
         self,
         values: Sequence[Value],
-        buffers: Sequence[Piece | None],
+        buffers: Sequence[MemoryPiece | None],
         registers: Sequence[Register],
     ) -> None:
         """States where carried values are."""
@@ -381,9 +381,9 @@ class _Resident:
             else:
                 self.lowering.places[value] = buffer
 
-    def carry(self, values: Sequence[Value], buffers: Sequence[Piece | None]) -> None:
+    def carry(self, values: Sequence[Value], buffers: Sequence[MemoryPiece | None]) -> None:
         """The values of the next turn go where those of this one are: all computed first."""
-        moves: list[tuple[Place, Piece, int]] = []
+        moves: list[tuple[Place, MemoryPiece, int]] = []
         for value, buffer in zip(values, buffers, strict=True):
             if buffer is None or self.lowering.places.get(value) == buffer:
                 continue

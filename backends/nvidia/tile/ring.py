@@ -14,11 +14,11 @@ from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm.elements import Register
 from ..atoms import thread_copy
-from .analysis import MovingLoop, Source, Window
+from .analysis import MovingLoop, OperandSource, WindowLoad
 from .copies import commit, copy, wait
 from .emitter import Emitter
-from .operands import Operand
-from .shared import ALIGNMENT, CHUNK, Rows, bytes_of
+from .operands import ProductOperand
+from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
 
 MOST_STAGES = 4
 SHARE = 2  # blocks that a multiprocessor should hold at once
@@ -29,9 +29,9 @@ class Ring:
     """The loads of a loop that run ahead, and the rows that each of them fills in a stage."""
 
     loop: MovingLoop
-    windows: tuple[Window, ...]
-    sources: tuple[Source, ...]
-    rows: tuple[Rows, ...]  # of stage 0
+    windows: tuple[WindowLoad, ...]
+    sources: tuple[OperandSource, ...]
+    rows: tuple[PaddedTile, ...]  # of stage 0
     stages: int
 
     @property
@@ -47,7 +47,7 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     (loop,) = (one for one in e.facts.loops if one.op is op)
     if loop.trips is not None and loop.trips < 2:
         return None
-    found: dict[Op, tuple[Window, Operand]] = {}
+    found: dict[Op, tuple[WindowLoad, ProductOperand]] = {}
     for product in loop.products:
         plan = e.assignment.products.get(product.op)
         if plan is None:
@@ -75,7 +75,7 @@ def ring(e: Emitter, op: Op) -> Ring | None:
     for operand in operands:
         size = bytes_of(operand.tile, operand.size)
         piece = e.block.arena.take(stages * size, ALIGNMENT)
-        rows.append(Rows(piece, operand.tile, operand.size))
+        rows.append(PaddedTile(piece, operand.tile, operand.size))
         e.scope.staged[operand.source.origin, "ring"] = rows[-1]
         e.block.hazards.write(piece)
     sources = tuple(operand.source for operand in operands)
@@ -117,7 +117,7 @@ def end(e: Emitter, ring: Ring) -> None:
         e.block.arena.give(e.scope.staged.pop((source.origin, "ring")).piece)
 
 
-def _stage(e: Emitter, rows: Rows, slot: llvm.Value, size: int) -> Rows:
+def _stage(e: Emitter, rows: PaddedTile, slot: llvm.Value, size: int) -> PaddedTile:
     return replace(rows, stage=e.f.mul(slot, size))
 
 
@@ -150,7 +150,7 @@ class _Scalars:
         return self.known[value]
 
 
-def _offsets(e: Emitter, window: Window, scalars: _Scalars) -> Sequence[llvm.Value]:
+def _offsets(e: Emitter, window: WindowLoad, scalars: _Scalars) -> Sequence[llvm.Value]:
     """The offsets of a window in another turn of its loop, i64."""
     f = e.f
     found = []

@@ -6,28 +6,28 @@ from dataclasses import dataclass, field
 
 from ....hlo.graph import Op, Value
 from ...llvm.elements import Register
-from ..layouts import Layout
-from .shared import Piece, Rows
+from ..layouts import LinearLayout
+from .shared import MemoryPiece, PaddedTile
 from .spread import Spread
 
 Tile = list[Register | None]  # by register; None outside of the tile
 
 
 @dataclass
-class Scope:
+class RegionScope:
     """What the code of one region knows; regions inside see it through `outer`."""
 
-    outer: Scope | None = None
+    outer: RegionScope | None = None
     scalars: dict[Value, Register] = field(default_factory=dict)
     tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
-    shared: dict[Value, Piece] = field(default_factory=dict)
+    shared: dict[Value, MemoryPiece] = field(default_factory=dict)
     # In layouts that somebody asked for, and ("ring") all stages of a ring.
-    staged: dict[tuple[Value, Layout | str], Rows] = field(default_factory=dict)
-    rings: dict[Value, Rows] = field(default_factory=dict)  # stages that a ring has filled
+    staged: dict[tuple[Value, LinearLayout | str], PaddedTile] = field(default_factory=dict)
+    rings: dict[Value, PaddedTile] = field(default_factory=dict)  # stages that a ring has filled
     last: dict[Op, list[Value]] = field(default_factory=dict)
 
-    def ring(self, value: Value) -> Rows | None:
-        scope: Scope | None = self
+    def ring(self, value: Value) -> PaddedTile | None:
+        scope: RegionScope | None = self
         while scope is not None:
             if value in scope.rings:
                 return scope.rings[value]
@@ -35,7 +35,7 @@ class Scope:
         return None
 
     def scalar(self, value: Value) -> Register | None:
-        scope: Scope | None = self
+        scope: RegionScope | None = self
         while scope is not None:
             if value in scope.scalars:
                 return scope.scalars[value]
@@ -43,7 +43,7 @@ class Scope:
         return None
 
     def tile(self, value: Value, spread: Spread) -> Tile | None:
-        scope: Scope | None = self
+        scope: RegionScope | None = self
         while scope is not None:
             found = scope.tiles.get(value, {}).get(spread)
             if found is not None:
@@ -52,23 +52,23 @@ class Scope:
         return None
 
     def any_tile(self, value: Value) -> tuple[Spread, Tile] | None:
-        scope: Scope | None = self
+        scope: RegionScope | None = self
         while scope is not None:
             if value in scope.tiles:
                 return next(iter(scope.tiles[value].items()))
             scope = scope.outer
         return None
 
-    def piece(self, value: Value) -> Piece | None:
-        scope: Scope | None = self
+    def piece(self, value: Value) -> MemoryPiece | None:
+        scope: RegionScope | None = self
         while scope is not None:
             if value in scope.shared:
                 return scope.shared[value]
             scope = scope.outer
         return None
 
-    def stage(self, key: tuple[Value, Layout | str]) -> Rows | None:
-        scope: Scope | None = self
+    def stage(self, key: tuple[Value, LinearLayout | str]) -> PaddedTile | None:
+        scope: RegionScope | None = self
         while scope is not None:
             if key in scope.staged:
                 return scope.staged[key]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ... import llvm
 from .. import frame
 from ..atoms import WIDEST
-from ..layouts import Layout
+from ..layouts import LinearLayout
 
 LINE = 128  # bytes: all banks once; swizzled rows begin there
 CHUNK = WIDEST  # bytes that one access of a thread moves at most
@@ -17,26 +17,26 @@ ALIGNMENT = 1024  # of swizzled tiles: what the widest swizzle repeats after
 EVERYTHING = 1 << 62
 
 
-class Piece(NamedTuple):
+class MemoryPiece(NamedTuple):
     """Bytes [start, start + size) of a memory; `memory` None is shared memory."""
 
     memory: Hashable
     start: int
     size: int
 
-    def touches(self, other: Piece) -> bool:
+    def touches(self, other: MemoryPiece) -> bool:
         if self.memory is not other.memory:
             return False
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
 @dataclass(frozen=True)
-class Rows:
+class PaddedTile:
     """A padded tile in shared memory: `layout` says which element (row, column) lies at an offset,
     both in elements of `size` bytes; `stage`: bytes from the piece's start on, i32."""
 
-    piece: Piece
-    layout: Layout
+    piece: MemoryPiece
+    layout: LinearLayout
     size: int
     stage: llvm.Value | None = None
 
@@ -45,7 +45,7 @@ class Rows:
         return bytes_of(self.layout, self.size)
 
 
-def bytes_of(layout: Layout, size: int) -> int:
+def bytes_of(layout: LinearLayout, size: int) -> int:
     """Bytes of a layout of elements of `size` bytes."""
     return layout.size("offset") * size
 
@@ -57,7 +57,7 @@ class Arena:
         self.size = 0
         self._taken: dict[int, int] = {}
 
-    def take(self, size: int, line: int = LINE) -> Piece:
+    def take(self, size: int, line: int = LINE) -> MemoryPiece:
         """A piece of that many bytes."""
         size = -(-max(size, 1) // LINE) * LINE
         start = 0
@@ -67,9 +67,9 @@ class Arena:
             start = max(start, -(-(other + self._taken[other]) // line) * line)
         self._taken[start] = size
         self.size = max(self.size, start + size)
-        return Piece(None, start, size)
+        return MemoryPiece(None, start, size)
 
-    def give(self, piece: Piece) -> None:
+    def give(self, piece: MemoryPiece) -> None:
         """Takes a piece back."""
         del self._taken[piece.start]
 
@@ -82,17 +82,17 @@ class Hazards:
         self.entry = entry
         self.barriers = 0
         self.copies = False  # asynchronous ones are on their way
-        self._read: list[Piece] = []
-        self._written: list[Piece] = []
+        self._read: list[MemoryPiece] = []
+        self._written: list[MemoryPiece] = []
         self._unknown = False
 
-    def read(self, *pieces: Piece) -> None:
+    def read(self, *pieces: MemoryPiece) -> None:
         """Threads are about to read what others may have written."""
         if self._unknown or any(p.touches(other) for p in pieces for other in self._written):
             self.meet()
         self._read += pieces
 
-    def write(self, piece: Piece) -> None:
+    def write(self, piece: MemoryPiece) -> None:
         """Threads are about to write what others may still read, or have written."""
         if self._unknown or any(piece.touches(o) for o in (*self._read, *self._written)):
             self.meet()

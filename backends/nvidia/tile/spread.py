@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 from ....hlo.graph import Value
 from .. import layouts
-from ..layouts import Conversion, Layout
+from ..layouts import Conversion, LinearLayout
 from ..target import WARP
 
 Basis = tuple[int, ...]
@@ -38,7 +38,7 @@ class Spread:
     """dims of the tile, and the layout of powers of two that it lies in."""
 
     dims: tuple[int, ...]
-    layout: Layout
+    layout: LinearLayout
 
     @cached_property
     def _hash(self) -> int:
@@ -131,7 +131,7 @@ class Spread:
         return Spread(tuple(dims), self.layout.reshape(shape)) if alone else None
 
     @cached_property
-    def trimmed(self) -> Layout:
+    def trimmed(self) -> LinearLayout:
         """The layout in the next powers of two of the tile's sizes; bits that lead beyond hold
         copies there."""
         return self.layout.resized(padded(self.dims))
@@ -151,23 +151,23 @@ def conversion(source: Spread, target: Spread, bits: int) -> layouts.Conversion:
             inside = all(at < n for at, n in zip(there.split(image), target.dims, strict=True))
             wanted.append(image if inside or image == own else 0)
         inputs.append((name, tuple(wanted)))
-    return layouts.convert(here, Layout(tuple(inputs), there.outputs), bits)
+    return layouts.convert(here, LinearLayout(tuple(inputs), there.outputs), bits)
 
 
-def copies(layout: Layout) -> int:
+def copies(layout: LinearLayout) -> int:
     """Bits of a thread's number that reach copies."""
     return layout.copies("lane") | layout.copies("warp") << LANE_BITS
 
 
 def spread_of(
-    dims: Sequence[int], layout: Layout, kept: Sequence[int | None] | None = None
+    dims: Sequence[int], layout: LinearLayout, kept: Sequence[int | None] | None = None
 ) -> Spread:
     """A tile in a layout of powers of two; `kept`: which dimension of the layout each dim is."""
     if kept is not None:
         layout = layout.mapped([layout.shape[d] if d is not None else 1 for d in kept], kept)
     names = ("register", "lane", "warp")
     inputs = tuple((name, layout.bits(name)) for name in names)
-    return Spread(tuple(dims), Layout(inputs, layout.outputs))
+    return Spread(tuple(dims), LinearLayout(inputs, layout.outputs))
 
 
 def blocked(dims: Sequence[int], vector: int, threads: int) -> Spread:

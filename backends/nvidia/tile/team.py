@@ -16,16 +16,16 @@ from ....hlo.ops.windows import running
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Override
-from ...llvm.index import SAME, Affine, Axis, Scopes, delinear, linear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.probe import dummy
 from ...plain.single import as_region, explained
 from ..frame import Entry, shuffle
 from ..loops.groups import across_lanes, restored, selected, stored
-from ..plain.region import Lowering
-from ..plain.work import Place, Step, Worker
+from ..plain.region import RegionLowering
+from ..plain.work import OperationCode, Place, Worker
 from ..target import WARP
-from .shared import Hazards, Piece
+from .shared import Hazards, MemoryPiece
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -37,12 +37,12 @@ LEAST = 4  # elements that a thread of a reduction takes at least
 class Room(Protocol):
     """Hands out memory."""
 
-    def take(self, size: int) -> Piece: ...
+    def take(self, size: int) -> MemoryPiece: ...
 
-    def give(self, piece: Piece) -> None: ...
+    def give(self, piece: MemoryPiece) -> None: ...
 
 
-class TeamStep(Step):
+class TeamStep(OperationCode):
     """An operation of all threads of a block."""
 
     def __init__(self, entry: Entry, pointers: Sequence[llvm.Value]) -> None:
@@ -53,7 +53,7 @@ class TeamStep(Step):
     @contextmanager
     def each(self, count: int) -> Iterator[Affine]:
         with self.turns(count, self.entry.threads) as (_, element):
-            yield of_axis(Axis(element, count, SAME, self.scopes.depth))
+            yield of_axis(LoopAxis(element, count, SAME, self.scopes.depth))
 
     @contextmanager
     def turns(self, count: int, threads: int) -> Iterator[tuple[llvm.Value, llvm.Value]]:
@@ -79,13 +79,13 @@ class Team(Worker):
         entry: Entry,
         hazards: Hazards,
         arena: Room,
-        pointer: Callable[[Piece], llvm.Value],
+        pointer: Callable[[MemoryPiece], llvm.Value],
     ) -> None:
         self.entry, self.unit, self.hazards = entry, entry.unit, hazards
         self.arena, self.pointer = arena, pointer
-        self.taken: list[Piece] = []
+        self.taken: list[MemoryPiece] = []
 
-    def reserve(self, size: int) -> Piece:
+    def reserve(self, size: int) -> MemoryPiece:
         piece = self.arena.take(max(1, size))
         self.taken.append(piece)
         return piece
@@ -104,18 +104,18 @@ class Team(Worker):
     def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> TeamStep:
         del threads
         for piece in reads:
-            assert isinstance(piece, Piece)
+            assert isinstance(piece, MemoryPiece)
             self.hazards.read(piece)
         for piece in writes:
-            assert isinstance(piece, Piece)
+            assert isinstance(piece, MemoryPiece)
             self.hazards.write(piece)
         return TeamStep(self.entry, [self.pointer(piece) for piece in (*reads, *writes)])  # type: ignore[arg-type]
 
-    def end(self, step: Step, threads: int) -> None:
+    def end(self, step: OperationCode, threads: int) -> None:
         """Who reads it waits: hazards know."""
 
 
-class TeamLowering(Lowering):
+class TeamLowering(RegionLowering):
     """Operations of a block; reductions and running totals by all its threads."""
 
     work: Team
@@ -129,13 +129,13 @@ class TeamLowering(Lowering):
         sized = all(value.tensor.size for value in (*op.operands, *op.results))
         if sized and (op.name == "reduce" or op.name == "reduce_window" and running(op)):
             outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
-            (_Tree if op.name == "reduce" else _Totals)(self, op, outputs).run()
+            (_ReductionTree if op.name == "reduce" else _Totals)(self, op, outputs).run()
             self.places.update(zip(op.results, outputs, strict=True))
         else:
             super().single(op)
 
 
-class _Tree:
+class _ReductionTree:
     """One reduce: stretches of elements by threads, threads by lanes, lanes by warps; earlier
     elements are always on the left."""
 
@@ -238,11 +238,11 @@ class _Tree:
         with scopes.loop(0, total, threads, extent=total, at_least_once=True) as (_, turn):
             number = f.add(turn.index, thread)
             result = f.min(f.udiv(number, lanes), results - 1, signed=False)
-            at = of_axis(Axis(result, results, SAME, scopes.depth))
+            at = of_axis(LoopAxis(result, results, SAME, scopes.depth))
             count = left(at) if left is not None else llvm.constant("i64", length)
             begin = f.mul(f.land(number, lanes - 1), stretch)
             first = f.min(begin, f.sub(count, 1))
-            own = read(at, of_axis(Axis(first, length, SAME, scopes.depth)))
+            own = read(at, of_axis(LoopAxis(first, length, SAME, scopes.depth)))
             present: llvm.Value | None = None
             if left is not None or stretch * (lanes - 1) >= length:
                 if reduction.single is not None:
@@ -328,7 +328,7 @@ class _Totals:
             number = f.add(turn.index, thread)
             line = f.min(f.udiv(number, lanes), lines - 1, signed=False)
             others = delinear(
-                emitter.indexer, of_axis(Axis(line, lines, SAME, scopes.depth)), self.others, 1
+                emitter.indexer, of_axis(LoopAxis(line, lines, SAME, scopes.depth)), self.others, 1
             )
 
             def index(element: Affine) -> list[Affine]:
@@ -345,7 +345,9 @@ class _Totals:
 
             begin = f.mul(f.land(number, lanes - 1), stretch)
             end = f.min(f.add(begin, stretch), self.length)
-            first = of_axis(Axis(f.min(begin, self.length - 1), self.length, SAME, scopes.depth))
+            first = of_axis(
+                LoopAxis(f.min(begin, self.length - 1), self.length, SAME, scopes.depth)
+            )
             through = read(first)
             after = f.add(begin, 1)
             with scopes.loop(after, end, 1, flat(through), extent=self.length) as (element, loop):

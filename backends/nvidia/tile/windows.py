@@ -16,11 +16,11 @@ from .atomics import combined
 from .emitter import Emitter
 from .exchange import stored
 from .scope import Tile
-from .shared import CHUNK, EVERYTHING, Piece
+from .shared import CHUNK, EVERYTHING, MemoryPiece
 from .spread import Spread
 
 
-class Access:
+class WindowAccess:
     """One memory operation: where its elements lie, and which of them do."""
 
     def __init__(
@@ -137,8 +137,8 @@ class Access:
         return pointer
 
     @property
-    def piece(self) -> Piece:
-        return Piece(self.memory, 0, EVERYTHING)
+    def piece(self) -> MemoryPiece:
+        return MemoryPiece(self.memory, 0, EVERYTHING)
 
 
 def load(e: Emitter, op: Op) -> None:
@@ -151,7 +151,7 @@ def load(e: Emitter, op: Op) -> None:
 
 def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
     """The window in a layout; elements outside of the memory are `fill`."""
-    f, access = e.f, Access(e, op, op.result, spread)
+    f, access = e.f, WindowAccess(e, op, op.result, spread)
     if access.memory in e.contended:
         e.block.hazards.read(access.piece)
     element = access.element
@@ -185,7 +185,7 @@ def store(e: Emitter, op: Op) -> None:
     if value.rank and op.name == "tile_store" and not (op.masked or op.combine):
         spread = stored(e, value, spread)
     tile = e.tile(value, spread)
-    access = Access(e, op, value, spread)
+    access = WindowAccess(e, op, value, spread)
     if access.memory in e.contended and not op.combine:
         e.block.hazards.write(access.piece)
     owner = e.block.owner(spread.copies)
@@ -208,7 +208,7 @@ def store(e: Emitter, op: Op) -> None:
 
 
 def _storing(
-    e: Emitter, access: Access, first: int, registers: Sequence[Register], combine: str
+    e: Emitter, access: WindowAccess, first: int, registers: Sequence[Register], combine: str
 ) -> Callable[[], None]:
     # The address is computed outside of the test, where others share it.
     pointer = access.pointer(first)

@@ -12,7 +12,7 @@ from ....hlo.symbols import SymbolicDim, maximum
 from ... import llvm
 from ...llvm.elements import Pair
 from ...llvm.elementwise import ElementEmitter
-from ...llvm.index import Affine, Axis, of_axis
+from ...llvm.index import Affine, LoopAxis, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import tile_range
 from .frame import frame_of
@@ -203,7 +203,7 @@ class _Fft:
 
     def place(self, offset: llvm.Value, at: llvm.Value) -> Affine:
         emitter: ElementEmitter = self.emitter
-        return of_axis(Axis(self.f.add(offset, at), 1 << 40, depth=emitter.scopes.depth))
+        return of_axis(LoopAxis(self.f.add(offset, at), 1 << 40, depth=emitter.scopes.depth))
 
 
 def _loads(f: llvm.Function, buffer: Planes) -> Read:

@@ -9,7 +9,7 @@ from ... import llvm
 from ...llvm import complex_math, elements
 from ...llvm import math as vector_math
 from ...llvm.elements import Pair, Register
-from ...llvm.index import Axis, of_axis
+from ...llvm.index import LoopAxis, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import tile_range
 from ..monoid import flat, unflat
@@ -33,14 +33,14 @@ class _Numbers:
         return total
 
     def load(self, pointer: llvm.Value, at: llvm.Value, conjugate: bool = False) -> Register:
-        axis = of_axis(Axis(at, 1 << 40, depth=self.scopes.depth))
+        axis = of_axis(LoopAxis(at, 1 << 40, depth=self.scopes.depth))
         value = self.emitter.load(pointer, self.element, axis)
         if conjugate and isinstance(value, Pair):
             return Pair(value.real, self.f.neg(value.imaginary))
         return value
 
     def store(self, pointer: llvm.Value, at: llvm.Value, value: Register) -> None:
-        axis = of_axis(Axis(at, 1 << 40, depth=self.scopes.depth))
+        axis = of_axis(LoopAxis(at, 1 << 40, depth=self.scopes.depth))
         if isinstance(value, llvm.Value):
             value = elements.rounded(self.f, value, self.element)
         self.emitter.store(pointer, value, self.element, axis)

@@ -9,7 +9,7 @@ from ....hlo.deciding import at_hint, common_divisor
 from ....hlo.graph import Op
 from ...llvm import arithmetic, elements
 from ...llvm.elementwise import ElementEmitter, Inside, Mask, scalar_region
-from ...llvm.index import Affine, Axis, linear, number, of_axis
+from ...llvm.index import Affine, LoopAxis, linear, number, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import fitting, lanes_for_types, steps
 from .frame import copy_unless_same, frame_of, nest
@@ -114,7 +114,7 @@ def _start(
         wide = f.min(wide, 1 << 40, signed=False)
     # Axes are not negative: shifted up here, and down again in the index.
     shifted = f.add(wide, 1 << 40)
-    axis = Axis(shifted, (1 << 41) + 1, depth=emitter.scopes.depth)
+    axis = LoopAxis(shifted, (1 << 41) + 1, depth=emitter.scopes.depth)
     return of_axis(axis) + -(1 << 40)
 
 
@@ -124,7 +124,7 @@ def pinned(place: Sequence[Affine], depth: int, emitter: ElementEmitter) -> tupl
     for at in place:
         if at.terms:
             value = emitter.indexer.scalar(at)
-            at = of_axis(Axis(value, at.high + 1, depth=depth))
+            at = of_axis(LoopAxis(value, at.high + 1, depth=depth))
         found.append(at)
     return tuple(found)
 

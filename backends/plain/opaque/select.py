@@ -11,7 +11,7 @@ from ...llvm import elements
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask, scalar_region
-from ...llvm.index import Affine, Axis, Scopes, delinear, linear, of_axis
+from ...llvm.index import Affine, LoopAxis, Scopes, delinear, linear, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import tile_range
 from ..monoid import flat, unflat
@@ -60,7 +60,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             for index in inside_tile(values.dims, outer):
                 found = _selected(op, emitter, scopes, index)
                 with scopes.branch(f.compare("sge", found, 0)):
-                    hit = of_axis(Axis(found, count, depth=scopes.depth))
+                    hit = of_axis(LoopAxis(found, count, depth=scopes.depth))
                     old = emitter.load(output, element, hit)
                     new = emitter.value(values, index, 1)
                     (result,) = scalar_region(f, op.regions[1], [old, new], 1)

@@ -11,7 +11,7 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Override
-from ...llvm.index import CONSECUTIVE, SAME, Axis, of_axis
+from ...llvm.index import CONSECUTIVE, SAME, LoopAxis, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import lanes_for_types, tile_range
 from .frame import frame_of, lazy_region
@@ -46,7 +46,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             """Elements of an operand from a position of this line on."""
             at = f.add(base, f.mul(f.cast("zext", position, "i64"), stride))
             kind = CONSECUTIVE if lanes > 1 else SAME
-            axis = Axis(at, op.operands[number].tensor.size, kind, scopes.depth)
+            axis = LoopAxis(at, op.operands[number].tensor.size, kind, scopes.depth)
             element = op.operands[number].element
             return emitter.load(frame.pointers[number], element, of_axis(axis), lanes)
 
@@ -78,7 +78,7 @@ def emit(op: Op, target: Target) -> KernelCode:
                 position = f.load("i32", f.pointer(order, each.index, "i32"))
             to = f.add(base, f.mul(each.index, stride))
             for number, value in enumerate(op.operands):
-                place = of_axis(Axis(to, value.tensor.size, depth=scopes.depth))
+                place = of_axis(LoopAxis(to, value.tensor.size, depth=scopes.depth))
                 register = load(number, position)
                 emitter.store(frame.outputs[number], register, value.element, place)
     work = 8.0 * at_hint(lines * length) * max(1, at_hint(length).bit_length())

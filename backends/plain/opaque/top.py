@@ -16,7 +16,7 @@ from ....hlo.types import TensorType
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter
-from ...llvm.index import CONSECUTIVE, SAME, Axis, of_axis
+from ...llvm.index import CONSECUTIVE, SAME, LoopAxis, of_axis
 from ...llvm.target import KernelCode, Target
 from ..frame import Frame, lanes_for_types, tile_range
 from .frame import frame_of
@@ -43,7 +43,7 @@ def emit(op: Op, target: Target) -> KernelCode:
     second = f.pointer(first, records.room(capacity), "i8")
     counts = f.pointer(second, records.room(capacity), "i8")
     (one,) = arguments([TensorType((), x.element)])
-    row = _Row(frame, emitter, op, Key(one, (one,), True), records, width, capacity)
+    row = _TopRow(frame, emitter, op, Key(one, (one,), True), records, width, capacity)
     with tile_range(frame, 0, rows) as (low, high), scopes.loop(low, high, extent=rows) as (
         _, loop,
     ):  # fmt: skip
@@ -56,7 +56,7 @@ def emit(op: Op, target: Target) -> KernelCode:
         with f.for_range(0, k) as each:
             position = records.position(f.load(records.kind, records.at(order, each.index)))
             to = f.add(f.mul(loop.index, k), each.index)
-            place = of_axis(Axis(to, op.results[0].tensor.size, depth=scopes.depth))
+            place = of_axis(LoopAxis(to, op.results[0].tensor.size, depth=scopes.depth))
             number = f.cast("trunc", position, "i32")
             values = (row.load(0, position, 1), number)
             for pointer, result, value in zip(frame.outputs, op.results, values, strict=True):
@@ -66,7 +66,7 @@ def emit(op: Op, target: Target) -> KernelCode:
 
 
 @dataclass
-class _Row:
+class _TopRow:
     """The row that starts at element `base`."""
 
     frame: Frame
@@ -83,7 +83,7 @@ class _Row:
         operand = self.op.operands[number]
         kind = CONSECUTIVE if lanes > 1 else SAME
         at = self.frame.function.add(self.base, position)
-        axis = Axis(at, operand.tensor.size, kind, self.frame.scopes.depth)
+        axis = LoopAxis(at, operand.tensor.size, kind, self.frame.scopes.depth)
         pointer = self.frame.pointers[number]
         return self.emitter.load(pointer, operand.element, of_axis(axis), lanes)
 

@@ -39,7 +39,7 @@ def slides_of(op: Op) -> list[Sliding]:
     return [Sliding(*column) for column in columns]
 
 
-class _Window:
+class _ReduceWindowEmitter:
     def __init__(self, op: Op, target: Target, backward: bool = False) -> None:
         self.op, self.target = op, target
         self.frame, self.emitter = frame_of(op, target)
@@ -189,7 +189,7 @@ def _positions(sizes: Sequence[int]) -> list[tuple[int, ...]]:
 def emit(op: Op, target: Target) -> KernelCode:
     """The kernel of a reduce_window."""
     found = running(op)
-    window = _Window(op, target, backward=found is not None and found[1])
+    window = _ReduceWindowEmitter(op, target, backward=found is not None and found[1])
     frame: Frame = window.frame
     if not op.results[0].tensor.size:
         return frame.finish(0, 0.0)

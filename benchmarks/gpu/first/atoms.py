@@ -18,9 +18,9 @@ from girih.backends.llvm import constant, poison
 from girih.backends.nvidia import layouts
 from girih.backends.nvidia.atoms import BITS, MatrixAtom, matrix_atoms
 from girih.backends.nvidia.frame import barrier, shuffle, special
-from girih.backends.nvidia.launch import Memory
+from girih.backends.nvidia.launch import KernelMemory
 from girih.backends.nvidia.pipeline import instructions as hopper
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import NvidiaTarget
 from girih.backends.nvidia.tile.matrix import multiply
 
 from .trial import Array, Pen, Trial, held, map_of, small, swizzled
@@ -31,7 +31,7 @@ NUMPY: dict[str, Any] = {
     "i8": np.int8, "ui8": np.uint8, "i32": np.int32, "f8E4M3FN": ml_dtypes.float8_e4m3fn,
     "f8E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
-Make = Callable[[Target], Trial]
+Make = Callable[[NvidiaTarget], Trial]
 
 
 def whole(dims: Sequence[int], dtype: Any, seed: int = 0) -> Array:
@@ -47,7 +47,7 @@ def words(array: Array) -> Array:
 # Threads.
 
 
-def plain(target: Target) -> Trial:
+def plain(target: NvidiaTarget) -> Trial:
     x = np.arange(1000, dtype=np.int32)
 
     def body(pen: Pen) -> None:
@@ -58,7 +58,7 @@ def plain(target: Target) -> Trial:
     return small(target, body, [x], [x + 1], threads=128, grid=8)
 
 
-def shuffles(target: Target) -> Trial:
+def shuffles(target: NvidiaTarget) -> Trial:
     x, lane = np.arange(100, 132, dtype=np.int32), np.arange(32)
     modes = (
         ("bfly", 5, lane ^ 5),
@@ -76,7 +76,7 @@ def shuffles(target: Target) -> Trial:
     return small(target, body, [x], [np.stack([x[place] for _, _, place in modes])])
 
 
-def atomics(target: Target) -> Trial:
+def atomics(target: NvidiaTarget) -> Trial:
     """Sums and maxima of 4096 threads at one place; sums of whole numbers have one result."""
 
     def body(pen: Pen) -> None:
@@ -99,7 +99,7 @@ def atomics(target: Target) -> Trial:
     )  # fmt: skip
 
 
-def named_barriers(target: Target) -> Trial:
+def named_barriers(target: NvidiaTarget) -> Trial:
     """The second warp reads what the first has written, in turns."""
 
     def body(pen: Pen) -> None:
@@ -126,7 +126,7 @@ def named_barriers(target: Target) -> Trial:
     return small(target, body, [x], wanted, threads=64, shared=128)
 
 
-def register_budgets(target: Target) -> Trial:
+def register_budgets(target: NvidiaTarget) -> Trial:
     """One warp group gives registers away, two take them."""
 
     def body(pen: Pen) -> None:
@@ -145,7 +145,7 @@ def register_budgets(target: Target) -> Trial:
     return small(target, body, [x], [wanted], threads=384, minimum_blocks=1)
 
 
-def small_copies(target: Target) -> Trial:
+def small_copies(target: NvidiaTarget) -> Trial:
     """cp.async of 16, 8 and 4 bytes a lane, of which the second half of the warp reads fewer."""
     x = np.arange(32 * 4, dtype=np.int32)
     sizes, at = (16, 8, 4), (0, 512, 768)
@@ -175,7 +175,7 @@ def small_copies(target: Target) -> Trial:
 # Matrices of a warp.
 
 
-def matrix_store(target: Target) -> Trial:
+def matrix_store(target: NvidiaTarget) -> Trial:
     """stmatrix of four matrices, each lane's row address 16 bytes apart."""
     x = whole((4, 8, 8), BF16)
     registers = words(x).reshape(4, 32).T.copy()  # lane l has columns 2 * (l % 4) of row l / 4
@@ -189,7 +189,7 @@ def matrix_store(target: Target) -> Trial:
     return small(target, body, [registers], [words(x)], shared=512)
 
 
-def matrix_load(transposed: bool, target: Target) -> Trial:
+def matrix_load(transposed: bool, target: NvidiaTarget) -> Trial:
     """ldmatrix of four matrices, as they are or transposed."""
     x = whole((4, 8, 8), BF16)
     turned = x.transpose(0, 2, 1) if transposed else x
@@ -238,7 +238,7 @@ def _words(pen: Pen, nbytes: int, each: Callable[[Any], object]) -> None:
         each(loop.index)
 
 
-def product(atom: MatrixAtom, target: Target) -> Trial:
+def product(atom: MatrixAtom, target: NvidiaTarget) -> Trial:
     """mma.sync of one form: registers in, registers out."""
     a_layout, b_layout, d_layout = atom.operands()
     a = whole((atom.m, atom.k), NUMPY[atom.a], 1)
@@ -270,7 +270,7 @@ def product(atom: MatrixAtom, target: Target) -> Trial:
 # Barriers that count, the copy engine, clusters.
 
 
-def counting_barrier(target: Target) -> Trial:
+def counting_barrier(target: NvidiaTarget) -> Trial:
     """Two phases of an mbarrier with 64 arrivals each."""
 
     def body(pen: Pen) -> None:
@@ -322,7 +322,7 @@ def places(rank: int) -> Array:
 
 
 def box_load(
-    swizzle: int, rank: int, dtype: Any, target: Target, step: int = 1, shift: int = 0
+    swizzle: int, rank: int, dtype: Any, target: NvidiaTarget, step: int = 1, shift: int = 0
 ) -> Trial:
     """A box from global to shared memory, with what is outside as zeros; every `step`-th row, from
     an array `shift` bytes behind an aligned address."""
@@ -353,14 +353,14 @@ def box_load(
         for start in starts
     ]  # fmt: skip
     moved = np.concatenate([np.zeros(shift // size, dtype), array.reshape(-1)])
-    where = replace(map_of(0, array, box, swizzle, steps), memory=Memory(0, shift))
+    where = replace(map_of(0, array, box, swizzle, steps), memory=KernelMemory(0, shift))
     return small(
         target, body, [moved, starts], [np.stack(wanted)], maps=[where], shared=8200,
         grid=len(starts),
     )  # fmt: skip
 
 
-def box_store(swizzle: int, dtype: Any, target: Target) -> Trial:
+def box_store(swizzle: int, dtype: Any, target: NvidiaTarget) -> Trial:
     """A box from shared to global memory; what is outside is dropped."""
     size = np.dtype(dtype).itemsize
     box = [swizzle // size, 8]
@@ -388,7 +388,7 @@ def box_store(swizzle: int, dtype: Any, target: Target) -> Trial:
     )
 
 
-def remote_arrival(target: Target) -> Trial:
+def remote_arrival(target: NvidiaTarget) -> Trial:
     """Each block of a cluster waits for an arrival from the other one."""
 
     def body(pen: Pen) -> None:
@@ -409,7 +409,7 @@ def remote_arrival(target: Target) -> Trial:
     )  # fmt: skip
 
 
-def multicast(target: Target) -> Trial:
+def multicast(target: NvidiaTarget) -> Trial:
     """Each of two blocks brings a half of a box for both."""
     array = whole((16, 64), BF16, 5)
 
@@ -439,7 +439,7 @@ def multicast(target: Target) -> Trial:
 
 def group_product(
     elements: tuple[str, str], columns: int, swizzles: tuple[int, int],
-    turned: tuple[bool, bool], registers: bool, target: Target,
+    turned: tuple[bool, bool], registers: bool, target: NvidiaTarget,
 ) -> Trial:  # fmt: skip
     """wgmma of 64 rows, `columns`, and 64 16-bit (or as many bytes) along the sum, in steps.
 
@@ -496,7 +496,10 @@ def group_product(
         hopper.matrix_fence(f)
         found = hopper.matrix_multiply(
             f, kind, columns, [poison(kind.sums)] * (columns // 2),
-            [hopper.Step(x, y, n > 0) for n, (x, y) in enumerate(zip(left, made[1], strict=True))],
+            [
+                hopper.WgmmaStep(x, y, n > 0)
+                for n, (x, y) in enumerate(zip(left, made[1], strict=True))
+            ],
             left_depth_first=turned[0], right_depth_first=turned[1],
         )  # fmt: skip
         hopper.matrix_commit(f)
@@ -546,7 +549,7 @@ def _group_products() -> Iterator[tuple[str, Make]]:
     yield one(f16, 64, (128, 64), (False, True), registers=True)
 
 
-def atoms(target: Target) -> Iterator[tuple[str, Make]]:
+def atoms(target: NvidiaTarget) -> Iterator[tuple[str, Make]]:
     """(name, maker of the trial) of everything that the architecture has, simple things first."""
     architecture = target.architecture
     yield "threads", plain

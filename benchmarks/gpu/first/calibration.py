@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from girih.backends.nvidia.launch import Immediate, KernelCode, Launch, Memory
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.launch import Immediate, KernelCode, KernelMemory, Launch
+from girih.backends.nvidia.target import NvidiaTarget, target
 
 from .clock import seconds, several
 from .trial import Ready, Session, Trial, made
@@ -114,7 +114,7 @@ WALKS = {
 def _ready(text: str, name: str, arguments: tuple[Any, ...], grid: int, threads: int) -> Ready:
     launch = Launch(name, (grid, 1, 1), (threads, 1, 1), arguments)
     code = KernelCode(text, (launch,), 0.0, 0.0, language="ptx")
-    on: Target = target("sm_80")
+    on: NvidiaTarget = target("sm_80")
     return made(name, Trial(code, (), ()), on)
 
 
@@ -122,7 +122,7 @@ def walk(kind: str, blocks: int, size: int) -> tuple[Ready, int]:
     """The kernel over arrays of `size` bytes, and the bytes of one that it really goes through."""
     turn = 16 * _AT_ONCE * _THREADS * blocks
     turns = max(1, size // turn)
-    arguments = (Memory(0), Memory(1), Immediate(turns.to_bytes(4, "little")))
+    arguments = (KernelMemory(0), KernelMemory(1), Immediate(turns.to_bytes(4, "little")))
     return _ready(WALKS[kind], kind, arguments, blocks, _THREADS), turns * turn
 
 
@@ -132,7 +132,7 @@ def launches(driver: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     word = np.zeros(1, np.uint32)
     plain = _ready(NULL, "null", (), 1, 32)
-    chained = replace(_ready(NEXT, "next", (Memory(0),), 1, 32), inputs=(word,))
+    chained = replace(_ready(NEXT, "next", (KernelMemory(0),), 1, 32), inputs=(word,))
     count = 20 if driver.simulated else 2000
     for name, ready in (("independent", plain), ("dependent", chained)):
         with Session(driver, ready) as session:
@@ -256,7 +256,7 @@ def ready_of(ready: Ready, addresses: list[int]) -> Ready:
     (launch,) = ready.launches
     arguments = tuple(
         Immediate((addresses[one.slot] + one.offset).to_bytes(8, "little"))
-        if isinstance(one, Memory)
+        if isinstance(one, KernelMemory)
         else one
         for one in launch.arguments
     )

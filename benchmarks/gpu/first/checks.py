@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from girih.backends.nvidia.simulator.driver import SimulatedGpu
-from girih.backends.nvidia.target import ARCHITECTURES, Target, target
+from girih.backends.nvidia.target import ARCHITECTURES, NvidiaTarget, target
 from girih.runtime.devices.architectures import target_for
 from girih.runtime.devices.driver import OutOfMemory
 
@@ -49,7 +49,7 @@ class Bench:
             name = target_for(self.device.capability).partition(":")[2]
             if name not in ARCHITECTURES:  # a newer one of the same family runs older PTX
                 name = "sm_80"
-        self.target: Target = target(name)
+        self.target: NvidiaTarget = target(name)
         if dry:
             self.device = SimulatedGpu(self.target.architecture, OutOfMemory, "eager")
         self.model = SimulatedGpu(self.target.architecture, OutOfMemory, "lazy", 1)

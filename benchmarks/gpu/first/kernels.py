@@ -17,7 +17,7 @@ import girih.language as tl
 from girih.backends.nvidia import kernels, tile
 from girih.backends.nvidia.pipeline import emit as pipeline
 from girih.backends.nvidia.pipeline.functions import FORMULAS
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import NvidiaTarget
 from girih.backends.plain.single import LIMITATIONS
 from girih.hlo.build import build_region, make_op
 from girih.hlo.errors import UnsupportedError
@@ -31,7 +31,7 @@ from .trial import Array, Trial
 
 BF16 = ml_dtypes.bfloat16
 CASES = 6  # of each operation
-Trials = Callable[[Target], Iterator[tuple[str, Trial]]]
+Trials = Callable[[NvidiaTarget], Iterator[tuple[str, Trial]]]
 
 
 @girih.kernel(
@@ -98,12 +98,12 @@ def call(kernel: Any, arrays: list[Array], constants: dict[str, Any]) -> Op:
 
 
 def tiled(
-    emit: Callable[[Op, Target], Any],
+    emit: Callable[[Op, NvidiaTarget], Any],
     kernel: Any,
     arrays: list[Array],
     constants: dict[str, Any],
     few: bool,
-    target: Target,
+    target: NvidiaTarget,
 ) -> Iterator[tuple[str, Trial]]:
     """`few`: as if there were two multiprocessors, so that blocks walk several tiles, in clusters
     where they share windows."""
@@ -187,7 +187,7 @@ def blocks() -> Iterator[tuple[str, Trials]]:
 # Operations.
 
 
-def operation(definition: Any, target: Target) -> Iterator[tuple[str, Trial]]:
+def operation(definition: Any, target: NvidiaTarget) -> Iterator[tuple[str, Trial]]:
     """The first examples of an operation's room that are kernels, beside the interpreter."""
     for case in islice(definition.cases(), CASES):
         operands = arguments([tensor_of(np.asarray(x)) for x in case.inputs])
@@ -216,7 +216,7 @@ def operations() -> Iterator[tuple[str, Trials]]:
         yield f"operation: {definition.name}", partial(operation, definition)
 
 
-def everything(target: Target) -> Iterator[tuple[str, Trials]]:
+def everything(target: NvidiaTarget) -> Iterator[tuple[str, Trials]]:
     """(name, maker of trials) of what the architecture can run."""
     yield from blocks()
     if target.architecture.warpgroups:

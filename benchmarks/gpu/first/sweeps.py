@@ -13,7 +13,7 @@ import numpy as np
 from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.pipeline import emit as pipeline
 from girih.backends.nvidia.pipeline.schedule import Schedule
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import NvidiaTarget
 
 from .clock import seconds
 from .kernels import BF16, attention, call, matmul
@@ -25,7 +25,7 @@ _ROWS = 32  # of a result that are compared with float64
 _TOLERANCE = 2e-2
 _COUNT = 20
 
-Variant = tuple[str, Callable[[Target], Schedule]]
+Variant = tuple[str, Callable[[NvidiaTarget], Schedule]]
 
 
 def _product(side: int, rows: int = 128, columns: int = 256) -> Any:
@@ -38,7 +38,7 @@ def _array(*dims: int) -> Array:
     return np.broadcast_to(np.zeros((), BF16), dims)
 
 
-def _less(target: Target, **changes: Any) -> Target:
+def _less(target: NvidiaTarget, **changes: Any) -> NvidiaTarget:
     return replace(target, architecture=replace(target.architecture, **changes))
 
 
@@ -57,7 +57,7 @@ def products(side: int) -> Iterator[Variant]:
         yield f"raster {together}", lambda on, together=together: _raster(op, on, together)
 
 
-def _staged(op: Any, target: Target, stages: int) -> Schedule:
+def _staged(op: Any, target: NvidiaTarget, stages: int) -> Schedule:
     """The schedule with so many stages: as if there were less shared memory."""
     plan = pipeline.plan_of(op, target)
     free = plan.shared_bytes
@@ -67,7 +67,7 @@ def _staged(op: Any, target: Target, stages: int) -> Schedule:
     return plan
 
 
-def _raster(op: Any, target: Target, together: int) -> Schedule:
+def _raster(op: Any, target: NvidiaTarget, together: int) -> Schedule:
     plan = pipeline.plan_of(op, target)
     return replace(plan, raster=replace(plan.raster, together=together))
 
@@ -81,7 +81,7 @@ def attentions(length: int) -> Iterator[Variant]:
         yield f"{rows}x{keys}", lambda on, op=op: pipeline.plan_of(op, on)
 
 
-def everything(simulated: bool) -> Iterator[tuple[str, Callable[[Target], dict[str, Any]]]]:
+def everything(simulated: bool) -> Iterator[tuple[str, Callable[[NvidiaTarget], dict[str, Any]]]]:
     """(name, maker of ready variants)."""
     side, length = (_SMALL_SIDE, _SMALL_LENGTH) if simulated else (_SIDE, _LENGTH)
     heads = 1 if simulated else _HEADS
@@ -95,7 +95,7 @@ def everything(simulated: bool) -> Iterator[tuple[str, Callable[[Target], dict[s
     )
 
 
-def _ready(variants: Iterator[Variant], target: Target) -> dict[str, Ready | str]:
+def _ready(variants: Iterator[Variant], target: NvidiaTarget) -> dict[str, Ready | str]:
     """Each variant's code, or why there is none."""
     found: dict[str, Ready | str] = {}
     for name, plan in variants:

@@ -15,15 +15,15 @@ from girih.backends.nvidia.launch import (
     Argument,
     Immediate,
     KernelCode,
+    KernelMemory,
+    KernelTensorMap,
     Launch,
-    Memory,
     Size,
-    TensorMap,
 )
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import NvidiaTarget
 from girih.hlo.types import tensor_of
 from girih.runtime.devices.architectures import parse_architecture
-from girih.runtime.devices.driver import Box, Code, Start
+from girih.runtime.devices.driver import Code, LaunchConfiguration, TensorMapBox
 
 GUARD = 256  # bytes behind every array, which nobody may write
 PATTERN = 0xA5
@@ -57,7 +57,7 @@ class Ready:
     modelled: Sequence[Array] | None = None
 
 
-def made(label: str, trial: Trial, target: Target, with_cubin: bool = False) -> Ready:
+def made(label: str, trial: Trial, target: NvidiaTarget, with_cubin: bool = False) -> Ready:
     """The trial with its code; machine code where it is wanted and ptxas is at hand."""
     architecture, code = target.architecture, trial.code
     text = code.text if code.language == "ptx" else compile_ptx(code.text, architecture)
@@ -95,7 +95,7 @@ class Session:
         self.scratch = driver.allocate(max(1, ready.scratch_bytes), self.stream)
         self.prepared = []
         for launch in ready.launches:
-            start = Start(
+            start = LaunchConfiguration(
                 launch.symbol, launch.grid, launch.block, launch.cluster, launch.shared_bytes
             )
             entry = driver.entry(self.module, start)
@@ -118,12 +118,12 @@ class Session:
             return argument.data
         if isinstance(argument, Size):
             raise ValueError("kernels that are tried alone have fixed sizes")
-        place = argument.memory if isinstance(argument, TensorMap) else argument
+        place = argument.memory if isinstance(argument, KernelTensorMap) else argument
         address = self.scratch if place.slot < 0 else self.addresses[place.slot]
         address += place.offset
-        if not isinstance(argument, TensorMap):
+        if not isinstance(argument, KernelTensorMap):
             return address.to_bytes(8, "little")
-        box = Box(
+        box = TensorMapBox(
             argument.element, argument.dims, argument.strides, argument.box, argument.swizzle,
             argument.steps,
         )  # fmt: skip
@@ -197,12 +197,12 @@ class Pen:
 
 
 def small(
-    target: Target,
+    target: NvidiaTarget,
     body: Callable[[Pen], None],
     inputs: Sequence[Array],
     wanted: Sequence[Array],
     *,
-    maps: Sequence[TensorMap] = (),
+    maps: Sequence[KernelTensorMap] = (),
     threads: int = 32,
     shared: int = 0,
     grid: int = 1,
@@ -211,7 +211,7 @@ def small(
 ) -> Trial:
     """A kernel that `body` writes; its arrays are the inputs, then the results."""
     unit, count = Unit(target), len(inputs) + len(wanted)
-    parameters = [Parameter(f"a{n}", Memory(n)) for n in range(count)]
+    parameters = [Parameter(f"a{n}", KernelMemory(n)) for n in range(count)]
     parameters += [Parameter(f"m{n}", one) for n, one in enumerate(maps)]
     entry = unit.kernel(
         "small", parameters, threads, minimum_blocks=minimum_blocks, cluster=(cluster, 1, 1)
@@ -223,11 +223,11 @@ def small(
 
 def map_of(
     slot: int, array: Array, box: Sequence[int], swizzle: int, steps: Sequence[int] = ()
-) -> TensorMap:
+) -> KernelTensorMap:
     """The tensor map of a row-major array; `box` and `steps` have the fastest dim first."""
     name, strides = str(tensor_of(array).element), tuple(array.strides[::-1][1:])
-    return TensorMap(
-        Memory(slot), name, array.shape[::-1], strides, tuple(box), swizzle, tuple(steps)
+    return KernelTensorMap(
+        KernelMemory(slot), name, array.shape[::-1], strides, tuple(box), swizzle, tuple(steps)
     )
 
 

@@ -28,7 +28,7 @@ class Grid(NamedTuple):
     gains: list[Value]
 
 
-class Part(NamedTuple):
+class InterpolationTap(NamedTuple):
     """One of the elements that a result is a sum of: its place in each dimension, and the factor of
     each, None for ones; `slopes`: by what a factor changes with the place."""
 
@@ -152,11 +152,11 @@ def _bounded(c: Context, place: Value, size: Dim, mode: int, corners: bool) -> t
     return place, gain
 
 
-def _parts(c: Context, read: Grid) -> list[Part]:
+def _parts(c: Context, read: Grid) -> list[InterpolationTap]:
     """The elements that a result is made of."""
     lines = [_line(c, place, read.mode) for place in read.places]
     return [
-        Part(*(tuple(column) for column in zip(*chosen, strict=True)))
+        InterpolationTap(*(tuple(column) for column in zip(*chosen, strict=True)))
         for chosen in itertools.product(*lines)
     ]
 
@@ -195,7 +195,7 @@ def _cubic(c: Context, away: Value, offset: int) -> tuple[Value, Value]:
     return factor, slope if offset < 1 else c("negate", slope)
 
 
-def _inside(c: Context, read: Grid, part: Part) -> tuple[Value | None, list[Value]]:
+def _inside(c: Context, read: Grid, part: InterpolationTap) -> tuple[Value | None, list[Value]]:
     """Whether a part's place lies in the image, None where all do; and the place, as i64."""
     inside: Value | None = None
     places = []

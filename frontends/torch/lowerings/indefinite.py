@@ -37,7 +37,7 @@ def ldl_factor(c: Context, self: Value, hermitian: bool = False) -> tuple[Value,
     return ldl_factor_ex(c, self, hermitian, check_errors=True)[:2]
 
 
-class _Choice(NamedTuple):
+class _PivotChoice(NamedTuple):
     """Of each matrix: which row comes next, whether with its neighbour, and whether it is zero."""
 
     row: Value
@@ -111,7 +111,7 @@ class _Steps:
         at = c("add", c.add(at, 1), c.convert(chosen.paired, I32))
         return [at, rest, packed, pivots, info]
 
-    def choice(self, at: Value, rest: Value) -> _Choice:
+    def choice(self, at: Value, rest: Value) -> _PivotChoice:
         """The next pivot: the diagonal's, or one that is larger, or a block of two."""
         c, last = self.c, len(self.batch)
         number, here = c.iota(self.vector, last, I32), self.wide(at)
@@ -134,10 +134,10 @@ class _Steps:
         stays = c("or", c("or", stays, c.compare("GE", own, bound)), zero)
         moves = c.compare("GE", theirs, c.multiply(across, _ALPHA))
         paired = c("and", c("not", stays), c("not", moves))
-        return _Choice(c("select", stays, at, row), paired, zero)
+        return _PivotChoice(c("select", stays, at, row), paired, zero)
 
     def multipliers(
-        self, first: Value, second: Value, at: Value, chosen: _Choice
+        self, first: Value, second: Value, at: Value, chosen: _PivotChoice
     ) -> tuple[Value, Value]:
         """The columns of L for the first and, in a block of two, for the second column."""
         c, after = self.c, self.c.add(at, 1)

@@ -57,7 +57,7 @@ def _attributes(
     }
 
 
-class Windows:
+class PoolingWindows:
     """The geometry of one pooling: what fits the declared result exactly."""
 
     def __init__(
@@ -111,7 +111,7 @@ def max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
         dilation: Sizes = 1,
         ceil_mode: bool = False,
     ) -> Any:
-        w = Windows(c, self, kernel_size, stride, padding, dilation, count, ceil_mode)
+        w = PoolingWindows(c, self, kernel_size, stride, padding, dilation, count, ceil_mode)
         result = windows(c, "maximum", self, w.sizes, w.strides, w.pads, w.dilations)
         result = w.cut(c, result)
         if not with_indices:
@@ -123,7 +123,7 @@ def max_pool(count: int, with_indices: bool) -> Callable[..., Any]:
     return lower
 
 
-def _with_positions(c: Context, x: Value, w: Windows, count: int) -> tuple[Value, Value]:
+def _with_positions(c: Context, x: Value, w: PoolingWindows, count: int) -> tuple[Value, Value]:
     """The maxima and their places in the flattened spatial dimensions."""
     lead = x.rank - count
     places = c.spread(_places(c, x.dims[lead:]), x.dims)
@@ -156,7 +156,7 @@ def avg_pool(count: int) -> Callable[..., Value]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Value:
-        w = Windows(c, self, kernel_size, stride, padding, 1, count, ceil_mode)
+        w = PoolingWindows(c, self, kernel_size, stride, padding, 1, count, ceil_mode)
         x = c.wide(self)
         sums = w.cut(c, windows(c, "add", x, w.sizes, w.strides, w.pads))
         if divisor_override:

@@ -19,60 +19,60 @@ from .scatters import index_add
 Array = np.ndarray[Any, Any]
 
 
-class Line:
+class AxisNumbers:
     """Numbers along one dimension that the program computes, with the operators of an array: places
     and shares where a call decides the sizes are the same formulas as where they are known."""
 
     def __init__(self, c: Context, value: Value) -> None:
         self.c, self.value = c, value
 
-    def _with(self, name: str, other: Any, turned: bool = False) -> Line:
-        other = other.value if isinstance(other, Line) else other
+    def _with(self, name: str, other: Any, turned: bool = False) -> AxisNumbers:
+        other = other.value if isinstance(other, AxisNumbers) else other
         other = self.c.fill(other, self.value.tensor)
         pair = (other, self.value) if turned else (self.value, other)
-        return Line(self.c, self.c(name, *pair))
+        return AxisNumbers(self.c, self.c(name, *pair))
 
-    def __add__(self, other: Any) -> Line:
+    def __add__(self, other: Any) -> AxisNumbers:
         return self._with("add", other)
 
-    def __sub__(self, other: Any) -> Line:
+    def __sub__(self, other: Any) -> AxisNumbers:
         return self._with("subtract", other)
 
-    def __rsub__(self, other: Any) -> Line:
+    def __rsub__(self, other: Any) -> AxisNumbers:
         return self._with("subtract", other, turned=True)
 
-    def __mul__(self, other: Any) -> Line:
+    def __mul__(self, other: Any) -> AxisNumbers:
         return self._with("multiply", other)
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def astype(self, kind: Any) -> Line:
-        return Line(self.c, self.c.convert(self.value, I64 if kind is np.int64 else F32))
+    def astype(self, kind: Any) -> AxisNumbers:
+        return AxisNumbers(self.c, self.c.convert(self.value, I64 if kind is np.int64 else F32))
 
 
-Numbers = Array | Line
+Numbers = Array | AxisNumbers
 
 
 def _lowest(x: Numbers, limit: Any) -> Any:
     """The smaller one of each number and the limit."""
-    if not isinstance(x, Line):
+    if not isinstance(x, AxisNumbers):
         return np.minimum(x, limit)
     return x._with("minimum", limit)
 
 
 def _highest(x: Numbers, limit: Any) -> Any:
-    return x._with("maximum", limit) if isinstance(x, Line) else np.maximum(x, limit)
+    return x._with("maximum", limit) if isinstance(x, AxisNumbers) else np.maximum(x, limit)
 
 
 def _floor(x: Numbers) -> Any:
-    return Line(x.c, x.c("floor", x.value)) if isinstance(x, Line) else np.floor(x)
+    return AxisNumbers(x.c, x.c("floor", x.value)) if isinstance(x, AxisNumbers) else np.floor(x)
 
 
 def _places(c: Context, size: Dim, out: Dim) -> Any:
     """0, 1, ... below out, in float32."""
     if isinstance(size, int) and isinstance(out, int):
         return np.arange(out, dtype=np.float32)
-    return Line(c, c.iota((out,), 0, F32))
+    return AxisNumbers(c, c.iota((out,), 0, F32))
 
 
 def _step(c: Context, size: Dim, out: Dim, corners: bool) -> Any:
@@ -98,7 +98,7 @@ Terms = Sequence[tuple[Any, Any]]
 weights; None: ones."""
 
 
-class Kind(NamedTuple):
+class ResizeKind(NamedTuple):
     """A way to resize: `terms(c, size, out, scale, corners)` along one dimension."""
 
     terms: Callable[[Context, Dim, Dim, float | None, bool], Terms]
@@ -192,16 +192,17 @@ def _lanczos(x: Array) -> Array:
     return np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0.0)
 
 
-LINEAR, CUBIC = Kind(_linear_terms), Kind(_cubic_terms)
-NEAREST, MIDDLE = Kind(_nearest_terms(False), True), Kind(_nearest_terms(True), True)
+LINEAR, CUBIC = ResizeKind(_linear_terms), ResizeKind(_cubic_terms)
+NEAREST, MIDDLE = ResizeKind(_nearest_terms(False), True), ResizeKind(_nearest_terms(True), True)
 SMOOTH = {
-    "bilinear": Kind(_smoothed_terms(_triangle, 1)), "bicubic": Kind(_smoothed_terms(_keys, 2)),
-    "lanczos": Kind(_smoothed_terms(_lanczos, 3)),
+    "bilinear": ResizeKind(_smoothed_terms(_triangle, 1)),
+    "bicubic": ResizeKind(_smoothed_terms(_keys, 2)),
+    "lanczos": ResizeKind(_smoothed_terms(_lanczos, 3)),
 }  # fmt: skip
 
 
 def _taken(c: Context, x: Value, axis: int, positions: Numbers) -> Value:
-    if isinstance(positions, Line):
+    if isinstance(positions, AxisNumbers):
         return take(c, x, positions.value, axis, wrap=False)
     return take_axis(c, x, axis, positions.tolist())
 
@@ -227,7 +228,7 @@ def _weighted(c: Context, x: Value, axis: int, terms: Terms) -> Value:
 
 
 def _numbers(c: Context, weights: Numbers, like: Value) -> Value:
-    if isinstance(weights, Line):
+    if isinstance(weights, AxisNumbers):
         return c.convert(weights.value, like.element)
     return c.array(weights, like.element)
 
@@ -257,7 +258,7 @@ def _scales(scales: Any, count: int) -> list[float | None]:
     return [None if s is None or not math.isfinite(s) else float(s) for s in given]
 
 
-def _resized(c: Context, self: Value, kind: Kind, corners: bool, scales: Any) -> Value:
+def _resized(c: Context, self: Value, kind: ResizeKind, corners: bool, scales: Any) -> Value:
     """Every spatial dimension that the declared result resizes, the last one first; whole numbers
     are rounded after each, as PyTorch does."""
     x = self if kind.exact else c.wide(self)
@@ -278,7 +279,7 @@ def _resized(c: Context, self: Value, kind: Kind, corners: bool, scales: Any) ->
 def _rounded(c: Context, x: Value, axis: int, terms: Terms) -> Value:
     """The sum of whole numbers by weights, in PyTorch's fixed point: weights of 16 bits, of which
     as many stand behind the point as the largest one allows; where a call decides sizes, f32."""
-    if isinstance(terms[0][0], Line):
+    if isinstance(terms[0][0], AxisNumbers):
         total = c("round_nearest_even", _weighted(c, c.convert(x, F32), axis, terms))
     else:
         matrix = _matrix(terms, static(x.dims[axis]))
@@ -293,7 +294,7 @@ def _rounded(c: Context, x: Value, axis: int, terms: Terms) -> Value:
     return c.convert(c("clamp", ends[0], total, ends[1]), c.element)
 
 
-def _gradient(c: Context, grad: Value, kind: Kind, corners: bool, scales: Any) -> Value:
+def _gradient(c: Context, grad: Value, kind: ResizeKind, corners: bool, scales: Any) -> Value:
     """What each element of the result has taken, given back: the transposed product."""
     x = c.wide(grad)
     for axis, scale in enumerate(_scales(scales, grad.rank - 2), 2):
@@ -301,7 +302,7 @@ def _gradient(c: Context, grad: Value, kind: Kind, corners: bool, scales: Any) -
         if size == out and scale in (None, 1):
             continue
         terms = kind.terms(c, size, out, scale, corners)
-        if not isinstance(terms[0][0], Line):
+        if not isinstance(terms[0][0], AxisNumbers):
             x = product_along(c, x, axis, _matrix(terms, static(size)).T)
             continue
         total = c.full(0, (*x.dims[:axis], size, *x.dims[axis + 1 :]), x.element)
@@ -315,7 +316,7 @@ def _gradient(c: Context, grad: Value, kind: Kind, corners: bool, scales: Any) -
     return c.narrow(x)
 
 
-def resize(kind: Kind, has_corners: bool, by_vector: bool) -> Callable[..., Value]:
+def resize(kind: ResizeKind, has_corners: bool, by_vector: bool) -> Callable[..., Value]:
     """upsample_KINDNd: (self, output size, corners where the kind knows them, scales)."""
 
     def lower(c: Context, self: Value, output_size: Any, *rest: Any, **named: Any) -> Value:
@@ -325,7 +326,7 @@ def resize(kind: Kind, has_corners: bool, by_vector: bool) -> Callable[..., Valu
     return lower
 
 
-def gradient(kind: Kind, has_corners: bool) -> Callable[..., Value]:
+def gradient(kind: ResizeKind, has_corners: bool) -> Callable[..., Value]:
     """upsample_KINDNd_backward: (gradient, output size, input size, corners, scales)."""
 
     def lower(

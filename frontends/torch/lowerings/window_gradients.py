@@ -188,7 +188,7 @@ def _convolve(
     return result
 
 
-class _Pool:
+class _PoolingGeometry:
     """The geometry of a pooling as `pooling.divided` reads it, of a gradient's input."""
 
     def __init__(
@@ -216,7 +216,7 @@ def avg_pool_backward(count: int) -> Callable[..., Value]:
         count_include_pad: bool,
         divisor_override: int | None,
     ) -> Value:
-        w = _Pool(self, grad_output, count, kernel_size, stride, padding, ceil_mode)
+        w = _PoolingGeometry(self, grad_output, count, kernel_size, stride, padding, ceil_mode)
         grad = c.wide(grad_output)
         if divisor_override:
             grad = c.divide(grad, divisor_override)

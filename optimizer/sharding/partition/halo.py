@@ -2,8 +2,9 @@
 
 A dim of size d that is cut into p parts has blocks of c = ceil(d / p). An operation whose factor is
 a permutation reads another interval: a halo around the block, a shifted, strided or mirrored one.
-`Line` says for each part which it is; `transfers_of` makes boxes of the lines of all dims, and
-nothing is sent that the reader holds already, that lies beyond the tensor or that nobody reads.
+`PartitionedDim` says for each part which it is; `transfers_of` makes boxes of the lines of all
+dims, and nothing is sent that the reader holds already, that lies beyond the tensor or that nobody
+reads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ....hlo.sharding import Axis, Mesh
 Axes = tuple[Axis, ...]
 
 
-class Piece(NamedTuple):
+class HaloPiece(NamedTuple):
     """`size` elements of the block of part `source`, from `start`; `to`: where they come to lie."""
 
     source: int
@@ -29,7 +30,7 @@ class Piece(NamedTuple):
     size: int
 
 
-class Line(NamedTuple):
+class PartitionedDim(NamedTuple):
     """One dim of `size` elements, cut by `axes`, and what the device of each part reads of it.
 
     Part k wants `length` elements, of which the first is starts[k] of the dim; it reads those in
@@ -59,15 +60,15 @@ class Line(NamedTuple):
             for number, (low, high) in enumerate(self.reads)
         )
 
-    def pieces(self, part: int) -> tuple[Piece, ...]:
+    def pieces(self, part: int) -> tuple[HaloPiece, ...]:
         """What a part reads, by the blocks in which it lies."""
         (low, high), start, block = self.reads[part], self.starts[part], self.block
         if low >= high:
             return ()
-        found: list[Piece] = []
+        found: list[HaloPiece] = []
         for source in range(low // block, (high - 1) // block + 1):
             first, last = max(low, source * block), min(high, (source + 1) * block)
-            found.append(Piece(source, first - source * block, first - start, last - first))
+            found.append(HaloPiece(source, first - source * block, first - start, last - first))
         return tuple(found)
 
 
@@ -76,25 +77,25 @@ def block_of(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
-def kept(mesh: Mesh, size: int, axes: Axes) -> Line:
+def kept(mesh: Mesh, size: int, axes: Axes) -> PartitionedDim:
     """Each part reads its own block."""
     parts = mesh.parts(axes)
     block = block_of(size, parts)
     starts = tuple(number * block for number in range(parts))
     reads = tuple((min(start, size), min(start + block, size)) for start in starts)
-    return Line(size, axes, block, starts, reads, block)
+    return PartitionedDim(size, axes, block, starts, reads, block)
 
 
-def mirrored(mesh: Mesh, size: int, axes: Axes) -> Line:
+def mirrored(mesh: Mesh, size: int, axes: Axes) -> PartitionedDim:
     """Each part reads the block that lies as far from the other end."""
     parts = mesh.parts(axes)
     block = block_of(size, parts)
     starts = tuple(size - (number + 1) * block for number in range(parts))
     reads = tuple((max(start, 0), max(start + block, 0)) for start in starts)
-    return Line(size, axes, block, starts, reads, block)
+    return PartitionedDim(size, axes, block, starts, reads, block)
 
 
-class Window(NamedTuple):
+class DimWindow(NamedTuple):
     """Along one dim: window i, at its place t, reads element (i stride + t dilation - low) / base,
     where base divides it. `reverse`: place t stands where size - 1 - t would."""
 
@@ -114,7 +115,7 @@ class Reading(NamedTuple):
     behind the first element. `reach`: the places that all windows of a part cover.
     """
 
-    line: Line
+    line: PartitionedDim
     phases: tuple[int, ...]
     reach: int
 
@@ -132,7 +133,7 @@ class Reading(NamedTuple):
 
 
 def read_along(
-    mesh: Mesh, size: int, window: Window, along: Axes, inside: Axes = (), major: bool = True
+    mesh: Mesh, size: int, window: DimWindow, along: Axes, inside: Axes = (), major: bool = True
 ) -> Reading:
     """What the windows of each part read of a dim of `size` elements.
 
@@ -177,7 +178,7 @@ def read_along(
         outside |= (low, high) != span
         reads.append((low, high) if low < high else (0, 0))
     block = block_of(size, parts * places)
-    line = Line(size, axes, block, starts, tuple(reads), max(length, 0), outside)
+    line = PartitionedDim(size, axes, block, starts, tuple(reads), max(length, 0), outside)
     return Reading(line, phases, reach)
 
 
@@ -212,10 +213,10 @@ def transfers_of(mesh: Mesh, axes: tuple[Axes, ...], routes: Routes) -> tuple[Tr
     return tuple(found)
 
 
-Routes = tuple[tuple[tuple[Piece, ...], ...], ...]  # for each dim, for each part
+Routes = tuple[tuple[tuple[HaloPiece, ...], ...], ...]  # for each dim, for each part
 
 
-def routes_of(lines: Sequence[Line]) -> Routes:
+def routes_of(lines: Sequence[PartitionedDim]) -> Routes:
     """The pieces of each line's parts."""
     return tuple(tuple(map(line.pieces, range(len(line.starts)))) for line in lines)
 

@@ -17,7 +17,16 @@ from ....hlo.kernel_windows import walks
 from ....hlo.sharding import Mesh
 from ....hlo.types import TensorType, Type, unsharded
 from ..propagated import retyped
-from .halo import Axes, Line, Window, kept, read_along, received, routes_of, transfers_of
+from .halo import (
+    Axes,
+    DimWindow,
+    PartitionedDim,
+    kept,
+    read_along,
+    received,
+    routes_of,
+    transfers_of,
+)
 from .partitioner import Partitioner
 from .windows import fetch
 
@@ -53,15 +62,15 @@ def kernel_halos(
 
 def _lines(
     value: Value, number: int, factors: Factors, axes: Sequence[Axes], mesh: Mesh
-) -> list[Line]:
+) -> list[PartitionedDim]:
     """What a device reads of an operand."""
-    lines: list[Line] = []
+    lines: list[PartitionedDim] = []
     for size, held in zip(value.dims, factors.operands[number], strict=True):
         factor = held[0] if held else None
         cut = axes[factor] if factor is not None else ()
         low, high = factors.factors[factor].halo if factor is not None else (0, 0)
         if mesh.parts(cut) > 1 and (low or high):
-            window = Window(size, 1 + low + high, low=low)
+            window = DimWindow(size, 1 + low + high, low=low)
             lines.append(read_along(mesh, size, window, cut).line)
         else:
             lines.append(kept(mesh, size, cut))

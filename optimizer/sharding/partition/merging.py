@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from ....hlo.factors import Dims, FactorKind, Factors
 from ....hlo.graph import Op, Value
 from ....hlo.sharding import Mesh
-from .halo import Axes, Line, block_of
+from .halo import Axes, PartitionedDim, block_of
 from .local import rebuilt
 from .partitioner import Partitioner
 from .windows import fetch, fetched_bytes
@@ -39,13 +39,15 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[Numbe
         yield left, right
 
 
-def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Line] | None:
+def _lines(
+    o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh
+) -> list[PartitionedDim] | None:
     """What a device reads of each group of the operand's dims, in one line; None where it has no
     interval of it. Groups of which it needs its own block are a line of their own."""
     if any(axes[n] and f.kind is not FactorKind.PASS for n, f in enumerate(factors.factors)):
         return None
     before, after = o.operands[0].dims, o.result.dims
-    found: list[Line] = []
+    found: list[PartitionedDim] = []
     if 0 in before:
         return found
 
@@ -65,7 +67,7 @@ def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Li
                 for d in left
             )
             size = math.prod(sizes)
-            found.append(Line(size, (), size, (0,), ((0, size),), size))
+            found.append(PartitionedDim(size, (), size, (0,), ((0, size),), size))
             continue
         first = inputs[left[0]][0]
         cut = {n for dims, held in ((inputs, left), (outputs, right)) for d in held for n in dims[d]
@@ -79,7 +81,7 @@ def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Li
         )
         starts = tuple(part * wanted for part in range(parts))
         reads = tuple((min(start, size), min(start + wanted, size)) for start in starts)
-        found.append(Line(size, axes[first], own, starts, reads, wanted))
+        found.append(PartitionedDim(size, axes[first], own, starts, reads, wanted))
     return found
 
 

@@ -18,7 +18,7 @@ from ....hlo.ops.clauses import per_dim
 from ....hlo.ops.decomposed import inlined
 from ....hlo.sharding import Mesh
 from ....hlo.types import I1, I32, TensorType
-from .halo import Axes, Line, kept
+from .halo import Axes, PartitionedDim, kept
 from .local import rebuilt
 from .partitioner import Partitioner
 from .windows import fetch, fetched_bytes
@@ -27,33 +27,33 @@ NOTHING, ELSEWHERE = -1, -2
 """In place of a place in the block: no element of the tensor, and one of another block."""
 
 
-class _Window(NamedTuple):
+class _SelectionWindow(NamedTuple):
     size: int
     stride: int
     padding: tuple[int, int]
 
 
-class _Read(NamedTuple):
+class _DimRead(NamedTuple):
     """What a device reads along one dim: of the operand, of the source."""
 
-    operand: Line
-    source: Line
+    operand: PartitionedDim
+    source: PartitionedDim
     walks: bool  # the dim is cut, and windows walk along it
 
 
-def _windows(o: Op) -> list[_Window]:
+def _windows(o: Op) -> list[_SelectionWindow]:
     rank = o.operand.rank
     sizes, strides = (
         per_dim(values, rank, 1) for values in (o.window_dimensions, o.window_strides)
     )
     padding = per_dim(o.padding, rank, (0, 0))
-    return [_Window(*window) for window in zip(sizes, strides, padding, strict=True)]
+    return [_SelectionWindow(*window) for window in zip(sizes, strides, padding, strict=True)]
 
 
-def _read(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[_Read] | None:
+def _read(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[_DimRead] | None:
     if any(axes[number] for number in factors.of_kind(FactorKind.REPLICATE)):
         return None
-    found: list[_Read] = []
+    found: list[_DimRead] = []
     for dim, (window, held) in enumerate(zip(_windows(o), factors.operands[0], strict=True)):
         cut = tuple(axis for number in held for axis in axes[number])
         size, count = o.operand.dims[dim], o.source.dims[dim]
@@ -62,11 +62,11 @@ def _read(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[_Re
         if cut and moves:
             found.append(_over(own, source, window))
         else:
-            found.append(_Read(own, source, False))
+            found.append(_DimRead(own, source, False))
     return found
 
 
-def _over(own: Line, source: Line, window: _Window) -> _Read:
+def _over(own: PartitionedDim, source: PartitionedDim, window: _SelectionWindow) -> _DimRead:
     """The windows over each block, the elements that they read."""
     size, count, low = own.size, source.size, window.padding[0]
     spans: list[tuple[int, int]] = []
@@ -83,9 +83,9 @@ def _over(own: Line, source: Line, window: _Window) -> _Read:
         inside = max(start, 0), min(end, size)
         reads.append(inside if first < last and inside[0] < inside[1] else (0, 0))
     firsts = tuple(first for first, _ in spans)
-    return _Read(
-        Line(size, own.axes, own.block, starts, tuple(reads), reach),
-        Line(count, source.axes, source.block, firsts, tuple(spans), most),
+    return _DimRead(
+        PartitionedDim(size, own.axes, own.block, starts, tuple(reads), reach),
+        PartitionedDim(count, source.axes, source.block, firsts, tuple(spans), most),
         True,
     )
 
@@ -140,7 +140,7 @@ def lower_selection(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Va
 
 
 def _places(
-    p: Partitioner, o: Op, found: Sequence[_Read], dims: Sequence[int], block: Sequence[int]
+    p: Partitioner, o: Op, found: Sequence[_DimRead], dims: Sequence[int], block: Sequence[int]
 ) -> Value:
     """For each element that is read its number in the block, row by row."""
     b = p.b
@@ -172,7 +172,7 @@ def _places(
 
 
 def _chosen(
-    p: Partitioner, o: Op, found: Sequence[_Read], value: Value, places: Value,
+    p: Partitioner, o: Op, found: Sequence[_DimRead], value: Value, places: Value,
     dims: Sequence[int],
 ) -> Value:  # fmt: skip
     """The place of the element that each window selects."""

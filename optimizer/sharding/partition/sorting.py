@@ -18,7 +18,7 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.decomposed import inlined
 from ....hlo.sharding import Mesh
 from ....hlo.types import I32, TensorType
-from .halo import Axes, Line, Piece, Routes, kept, received, routes_of, transfers_of
+from .halo import Axes, HaloPiece, PartitionedDim, Routes, kept, received, routes_of, transfers_of
 from .local import rebuilt
 from .partitioner import Partitioner
 
@@ -66,7 +66,7 @@ def _alike(o: Op) -> bool:
     return element.is_integer or (element.is_float and compare.compare_type == "TOTALORDER")
 
 
-def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Line]:
+def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[PartitionedDim]:
     dims = o.inputs[0].dims
     return [
         kept(mesh, size, tuple(a for n in held for a in axes[n]))
@@ -74,7 +74,7 @@ def _lines(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> list[Li
     ]
 
 
-def _rounds(o: Op, row: Line) -> tuple[tuple[Round, ...], bool]:
+def _rounds(o: Op, row: PartitionedDim) -> tuple[tuple[Round, ...], bool]:
     """The pairs of the blocks that have elements, and whether these bring their places along."""
     count = sum(low < high for low, high in row.reads)
     few, stable = merging(count), neighbours(count)
@@ -86,19 +86,19 @@ def _rounds(o: Op, row: Line) -> tuple[tuple[Round, ...], bool]:
     return (few, True) if placed else (stable, False)
 
 
-def _routes(lines: Sequence[Line], dim: int, pairs: Round) -> Routes:
+def _routes(lines: Sequence[PartitionedDim], dim: int, pairs: Round) -> Routes:
     """Each of a pair reads the other's elements."""
     row = lines[dim]
     found = list(routes_of(lines))
     partners = {n: m for pair in pairs for n, m in (pair, pair[::-1])}
-    parts: list[tuple[Piece, ...]] = []
+    parts: list[tuple[HaloPiece, ...]] = []
     for part in range(len(row.starts)):
         other = partners.get(part)
         if other is None:
             parts.append(())
             continue
         low, high = row.reads[other]
-        parts.append((Piece(other, 0, 0, high - low),))
+        parts.append((HaloPiece(other, 0, 0, high - low),))
     found[dim] = tuple(parts)
     return tuple(found)
 
@@ -190,14 +190,14 @@ def lower_sort(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[Value]:
     return blocks[: len(operands)]
 
 
-def _flag(p: Partitioner, row: Line, flags: Sequence[bool]) -> Value:
+def _flag(p: Partitioner, row: PartitionedDim, flags: Sequence[bool]) -> Value:
     """An i1 scalar that each part has its own of."""
     number = p.of_part(row.axes, list(map(int, flags)))
     return p.b.compare("NE", number, p.b.constant(np.int32(0)))
 
 
 def _ordered(
-    p: Partitioner, o: Op, values: Sequence[Value], row: Line, ends: Sequence[int]
+    p: Partitioner, o: Op, values: Sequence[Value], row: PartitionedDim, ends: Sequence[int]
 ) -> Sequence[Value]:
     """Sorted, of which the first ends[part] elements are some; the others stay behind these. One
     value more than the operation has: the elements' places."""

@@ -20,11 +20,11 @@ from ....hlo.sharding import Mesh
 from ....hlo.types import I32
 from .halo import (
     Axes,
-    Line,
-    Piece,
+    DimWindow,
+    HaloPiece,
+    PartitionedDim,
     Reading,
     Routes,
-    Window,
     kept,
     mirrored,
     read_along,
@@ -40,9 +40,9 @@ from .partitioner import Partitioner, sharding_of
 class Fetched:
     """What is read of one operand: a line for each dim; `readings`, by dim, where windows walk."""
 
-    lines: list[Line]
+    lines: list[PartitionedDim]
     readings: dict[int, Reading] = field(default_factory=dict)
-    windows: dict[int, Window] = field(default_factory=dict)
+    windows: dict[int, DimWindow] = field(default_factory=dict)
 
 
 def fetching(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Fetched | None:
@@ -116,25 +116,25 @@ def _nested(factors: Factors, held: Sequence[int], axes: Sequence[Axes], mesh: M
 
 # What windows each operation has, by dim of its first operand.
 
-MIRRORED = Window(-1, -1)
+MIRRORED = DimWindow(-1, -1)
 """In place of a window: the dim is read from its other end."""
 
 
-def _slice_windows(o: Op) -> dict[int, Window]:
+def _slice_windows(o: Op) -> dict[int, DimWindow]:
     bounds = zip(o.result.dims, o.start_indices, o.strides, strict=True)
-    return {d: Window(n, 1, step, -start) for d, (n, start, step) in enumerate(bounds)}
+    return {d: DimWindow(n, 1, step, -start) for d, (n, start, step) in enumerate(bounds)}
 
 
-def _pad_windows(o: Op) -> dict[int, Window]:
+def _pad_windows(o: Op) -> dict[int, DimWindow]:
     edges = zip(o.result.dims, o.edge_padding_low, o.interior_padding, strict=True)
-    return {d: Window(n, low=low, base=gap + 1) for d, (n, low, gap) in enumerate(edges)}
+    return {d: DimWindow(n, low=low, base=gap + 1) for d, (n, low, gap) in enumerate(edges)}
 
 
-def _reverse_windows(o: Op) -> dict[int, Window]:
+def _reverse_windows(o: Op) -> dict[int, DimWindow]:
     return dict.fromkeys(o.dimensions, MIRRORED)
 
 
-def _reduction_windows(o: Op) -> dict[int, Window]:
+def _reduction_windows(o: Op) -> dict[int, DimWindow]:
     rank = o.operands[0].rank
     strides, base, dilations = (
         per_dim(values, rank, 1)
@@ -143,19 +143,19 @@ def _reduction_windows(o: Op) -> dict[int, Window]:
     padding = per_dim(o.padding, rank, (0, 0))
     sizes = zip(o.results[0].dims, o.window_dimensions, strict=True)
     return {
-        d: Window(n, size, strides[d], padding[d][0], dilations[d], base[d])
+        d: DimWindow(n, size, strides[d], padding[d][0], dilations[d], base[d])
         for d, (n, size) in enumerate(sizes)
     }
 
 
-def _convolution_windows(o: Op) -> dict[int, Window]:
+def _convolution_windows(o: Op) -> dict[int, DimWindow]:
     strides, padding, base, dilation, reversal = window_attributes(o)
     places = zip(
         o.input_spatial_dimensions, o.kernel_spatial_dimensions, o.output_spatial_dimensions,
         strict=True,
     )  # fmt: skip
     return {
-        source: Window(
+        source: DimWindow(
             o.result.dims[result], o.rhs.dims[kernel], strides[n], padding[n][0], dilation[n],
             base[n], bool(reversal[n]),
         )
@@ -191,7 +191,10 @@ def halos(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Mapping[
 
 
 def fetched_bytes(
-    values: Sequence[Value], lines: Sequence[Line], mesh: Mesh, masked: tuple[int, ...] = ()
+    values: Sequence[Value],
+    lines: Sequence[PartitionedDim],
+    mesh: Mesh,
+    masked: tuple[int, ...] = (),
 ) -> Mapping[Hashable, float]:
     """What `fetch` brings of values, whose dims in `masked` were masked, -> its bytes."""
     if all(line.local for line in lines):
@@ -214,7 +217,9 @@ def _masked(o: Op) -> tuple[int, ...]:
 # Lowering.
 
 
-def fetch(p: Partitioner, value: Value, lines: Sequence[Line], fill: Value | None) -> Value:
+def fetch(
+    p: Partitioner, value: Value, lines: Sequence[PartitionedDim], fill: Value | None
+) -> Value:
     """What a device reads, from its block `value`. fill: a scalar that stands where nothing of the
     tensor is; None is zero."""
     b, zeros = p.b, False
@@ -246,7 +251,7 @@ def fetch(p: Partitioner, value: Value, lines: Sequence[Line], fill: Value | Non
     return value
 
 
-def _shifted(p: Partitioner, value: Value, lines: Sequence[Line]) -> Value:
+def _shifted(p: Partitioner, value: Value, lines: Sequence[PartitionedDim]) -> Value:
     """What lines of a device's own block say: padded so that all of them fit, and cut."""
     offsets = [
         [start - number * line.block for number, start in enumerate(line.starts)] for line in lines
@@ -387,14 +392,14 @@ def lower_convolution(p: Partitioner, o: Op, operands: list[Value]) -> Sequence[
 def _joining(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Routes:
     """For each dim and part which pieces of the operands' blocks, one after the other, it reads."""
     along = o.dimension
-    routes: list[tuple[tuple[Piece, ...], ...]] = []
+    routes: list[tuple[tuple[HaloPiece, ...], ...]] = []
     for dim, held in enumerate(factors.results[0]):
         cut = tuple(a for n in held for a in axes[n])
         line = kept(mesh, o.result.dims[dim], cut)
         if dim != along:
             routes += routes_of([line])
             continue
-        parts: list[list[Piece]] = [[] for _ in line.starts]
+        parts: list[list[HaloPiece]] = [[] for _ in line.starts]
         begin = before = 0  # in the result, in what a device holds of all operands
         for value in o.operands:
             size = value.dims[dim]
@@ -405,7 +410,7 @@ def _joining(o: Op, factors: Factors, axes: Sequence[Axes], mesh: Mesh) -> Route
                     start = max(first, source * block)
                     stop = min(last, (source + 1) * block)
                     place = before + start - source * block
-                    parts[part].append(Piece(source, place, begin + start - low, stop - start))
+                    parts[part].append(HaloPiece(source, place, begin + start - low, stop - start))
             begin, before = begin + size, before + block
         routes.append(tuple(map(tuple, parts)))
     return tuple(routes)

@@ -8,8 +8,8 @@ from girih.backends.llvm.index import (
     GENERAL,
     SAME,
     Affine,
-    Axis,
     Indexer,
+    LoopAxis,
     Scopes,
     delinear,
     linear,
@@ -23,7 +23,7 @@ def indexer() -> Indexer:
 
 
 def axis(name: str, extent: int, lanes: int = SAME, multiple: int = 1) -> Affine:
-    return of_axis(Axis(llvm.Value("i64", f"%{name}"), extent, lanes, 0, multiple))
+    return of_axis(LoopAxis(llvm.Value("i64", f"%{name}"), extent, lanes, 0, multiple))
 
 
 def test_sums_cancel_and_keep_bounds() -> None:

@@ -17,11 +17,11 @@ from girih.backends.nvidia.launch import (
     Argument,
     Immediate,
     KernelCode,
+    KernelTensorMap,
     Launch,
     Size,
-    TensorMap,
 )
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.symbols import bound
@@ -36,7 +36,7 @@ PATTERN = 0xA5
 TARGET = target("sm_90a")
 
 
-def free(on: Target) -> Target:
+def free(on: NvidiaTarget) -> NvidiaTarget:
     """A target on whose machine launches cost nothing, and memory is fast."""
     machine = on.machine
     levels = [
@@ -71,7 +71,7 @@ class Emitted:
     def notes(self) -> list[str]:
         return [note for code in self.codes.values() for note in code.notes]
 
-    def compiled(self, on: Target) -> Emitted:
+    def compiled(self, on: NvidiaTarget) -> Emitted:
         """With PTX for text."""
         codes = {
             op: replace(code, text=compile_ptx(code.text, on.architecture), language="ptx")
@@ -84,7 +84,7 @@ class Emitted:
         return "\n".join(code.text for code in self.codes.values())
 
 
-def emitted(op: Op, on: Target = TARGET) -> Emitted:
+def emitted(op: Op, on: NvidiaTarget = TARGET) -> Emitted:
     """What the optimizer makes of an operation, with the kernels for it."""
     own = arguments([value.type for value in op.operands])
     alone = op.with_operands(own)
@@ -98,7 +98,7 @@ def run(
     inputs: Sequence[np.ndarray],
     *,
     code: KernelCode | Emitted | None = None,
-    on: Target = TARGET,
+    on: NvidiaTarget = TARGET,
     sizes: Mapping[str, int] | None = None,
     **options: Any,
 ) -> list[np.ndarray]:
@@ -124,7 +124,7 @@ def launched(
     inputs: Sequence[np.ndarray],
     code: KernelCode,
     *,
-    on: Target = TARGET,
+    on: NvidiaTarget = TARGET,
     shared: Sequence[tuple[int, int]] = (),
     reports: list[simulator.Report] | None = None,
     sizes: Mapping[str, int] | None = None,
@@ -162,10 +162,10 @@ def launched(
             return argument.data
         if isinstance(argument, Size):
             return argument.size.bind(sizes).to_bytes(8, "little", signed=True)
-        place = argument.memory if isinstance(argument, TensorMap) else argument
+        place = argument.memory if isinstance(argument, KernelTensorMap) else argument
         address = scratch if place.slot < 0 else addresses[place.slot]
         address += bound(place.offset, sizes)
-        if not isinstance(argument, TensorMap):
+        if not isinstance(argument, KernelTensorMap):
             return address.to_bytes(8, "little")
         return simulator.encode_tensor_map(
             argument.element, address, [bound(n, sizes) for n in argument.dims],

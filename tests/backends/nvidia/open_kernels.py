@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from girih.backends.nvidia.assemble import assemble, find_ptxas
-from girih.backends.nvidia.target import Target
+from girih.backends.nvidia.target import NvidiaTarget
 from girih.hlo.assumptions import Assumptions
 from girih.hlo.deciding import deciding
 from girih.hlo.graph import Op
@@ -31,7 +31,7 @@ class OpenKernel:
         op: Op,
         symbols: Mapping[str, Symbol],
         hints: Mapping[str, int],
-        target: Target = harness.TARGET,
+        target: NvidiaTarget = harness.TARGET,
     ) -> None:
         self.op, self.target = op, target
         with deciding(Assumptions(symbols), hints) as decisions:

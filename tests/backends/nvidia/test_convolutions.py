@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia.assemble import assemble
-from girih.backends.nvidia.launch import TensorMap
+from girih.backends.nvidia.launch import KernelTensorMap
 from girih.backends.nvidia.pipeline import contraction as pipeline
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op, Region
 from girih.hlo.ops.convolution import numbers
@@ -25,7 +25,9 @@ from . import harness
 RNG = np.random.default_rng(12)
 SM_90A, SM_80 = target("sm_90a"), target("sm_80")
 # Few multiprocessors: several waves of tiles, and clusters, already in small problems.
-FEW = Target(replace(SM_90A.architecture, multiprocessors=4), replace(SM_90A.machine, executors=4))
+FEW = NvidiaTarget(
+    replace(SM_90A.architecture, multiprocessors=4), replace(SM_90A.machine, executors=4)
+)
 HOPPER, AMPERE = "wgmma.mma_async", "mma.sync"
 
 
@@ -72,11 +74,11 @@ def values(op: Op) -> list[np.ndarray]:
     return [RNG.integers(-3, 4, v.dims).astype(v.tensor.dtype) for v in op.operands]
 
 
-def ptx_of(op: Op, on: Target) -> str:
+def ptx_of(op: Op, on: NvidiaTarget) -> str:
     return harness.emitted(op, on).compiled(on).text
 
 
-def check(region: Region, on: Target, instruction: str, tolerance: float = 0.01) -> None:
+def check(region: Region, on: NvidiaTarget, instruction: str, tolerance: float = 0.01) -> None:
     """By that instruction, without faults, in both modes of the simulator."""
     op = fusion(region)
     code, inputs = harness.emitted(op, on).compiled(on), values(op)
@@ -200,7 +202,7 @@ def test_strides_are_the_copy_engines():
     region = convolution((2, 16, 16, 64), 64, (3, 3), padding=((1, 1), (1, 1)),
                          window_strides=(2, 2))  # fmt: skip
     (launch,) = harness.emitted(fusion(region), SM_90A).launches
-    maps = [one for one in launch.arguments if isinstance(one, TensorMap)]
+    maps = [one for one in launch.arguments if isinstance(one, KernelTensorMap)]
     assert [one.steps for one in maps if one.steps] == [(1, 2, 2, 1)]
 
 
@@ -230,7 +232,7 @@ def test_layers_assemble(name, on, instruction):
 
 @pytest.mark.requires_ptxas
 @pytest.mark.parametrize("on", [SM_80, SM_90A], ids=["sm_80", "sm_90a"])
-def test_a_window_of_many_places_leaves_registers_free(on: Target) -> None:
+def test_a_window_of_many_places_leaves_registers_free(on: NvidiaTarget) -> None:
     """Groups of few features are summed by multiply-adds, in a loop that stays a loop."""
     op = fusion(convolution((2, 9, 10, 6), 6, (4, 5), F32, groups=2))
     made = assemble(ptx_of(op, on), on.architecture)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F32, I8, I32
 from girih.optimizer.kernels import split_sum
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], float]] = {
     ids=["sm_80-5", "sm_90a-1"],
 )
 def test_bytes_are_read_once(
-    monkeypatch: pytest.MonkeyPatch, kind: str, on: Target, rows: int, side: int
+    monkeypatch: pytest.MonkeyPatch, kind: str, on: NvidiaTarget, rows: int, side: int
 ) -> None:
     monkeypatch.setattr(split_sum, "MOST", 1)
     element, result, facts, tolerance = KINDS[kind]
@@ -50,7 +50,7 @@ def test_bytes_are_read_once(
 
 @pytest.mark.parametrize("on", [SM_80, SM_90A], ids=["sm_80", "sm_90a"])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1024), (4, 4096), (1, 11008)])
-def test_enough_bytes_are_on_their_way(on: Target, rows: int, columns: int) -> None:
+def test_enough_bytes_are_on_their_way(on: NvidiaTarget, rows: int, columns: int) -> None:
     """Stages of windows in shared memory: what memory gives in 0.6 us."""
     op = product((rows, columns, 4096), (BF16, BF16), F32, (1, 1), out=BF16)
     first = harness.emitted(op, on).launches[0]

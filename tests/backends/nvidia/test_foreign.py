@@ -21,7 +21,7 @@ from girih.backends.nvidia.simulator import GlobalMemory, launch, parse
 from girih.backends.nvidia.target import target
 from girih.hlo.build import make_op
 from girih.hlo.errors import UnsupportedError
-from girih.hlo.foreign import Buffer, DeviceCode, DeviceLaunch, Number
+from girih.hlo.foreign import BufferAddress, DeviceCode, DeviceLaunch, Number
 from girih.hlo.graph import Op, arguments
 from girih.hlo.types import F32, TensorType
 
@@ -219,7 +219,11 @@ def test_mistakes_at_run_time_are_faults_of_the_simulator():
 def call(text: str, *, shared: int = 0) -> Op:
     kind = TensorType((4,), F32)
     launch = DeviceLaunch(
-        "twice", (1, 1, 1), (64, 1, 1), (Buffer(0), Buffer(1), Number("ui32", bytes(4))), shared
+        "twice",
+        (1, 1, 1),
+        (64, 1, 1),
+        (BufferAddress(0), BufferAddress(1), Number("ui32", bytes(4))),
+        shared,
     )
     code = DeviceCode(text, (launch,)).as_attribute()
     return make_op(

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.nvidia import layouts as L
-from girih.backends.nvidia.layouts import Layout
+from girih.backends.nvidia.layouts import LinearLayout
 from girih.backends.nvidia.layouts.bits import combine
 
 LANES = np.arange(32)
 
 
-def holdings(value: Layout) -> np.ndarray:
+def holdings(value: LinearLayout) -> np.ndarray:
     """Flat index of the element that [warp, lane, register] holds."""
     warp, lane, register = np.meshgrid(
         np.arange(value.size("warp")),
@@ -27,7 +27,7 @@ def holdings(value: Layout) -> np.ndarray:
     return value.apply(register=register, lane=lane, warp=warp)
 
 
-def matrix_access(value: Layout, tile: Layout, element_bytes: int) -> L.MatrixAccess:
+def matrix_access(value: LinearLayout, tile: LinearLayout, element_bytes: int) -> L.MatrixAccess:
     found = L.matrix_access(value, tile, element_bytes)
     assert found is not None
     return found
@@ -113,7 +113,7 @@ def test_layouts_of_a_product_cover_their_operands():
         assert set(holdings(value).ravel()) == set(range(value.shape[0] * value.shape[1]))
     # A warp's rows of A, columns of B are those of its accumulator.
 
-    def held(value: Layout, dimension: int, warp: int) -> set[int]:
+    def held(value: LinearLayout, dimension: int, warp: int) -> set[int]:
         register = np.arange(value.size("register"))
         place = value.coordinates(register=register, lane=LANES[:, None], warp=warp)
         return set(place[dimension].flat)
@@ -127,7 +127,7 @@ def test_layouts_of_a_product_cover_their_operands():
 
 
 @st.composite
-def distributed(draw, bits: int = 8, warps: int = 1, copies: bool = False) -> Layout:
+def distributed(draw, bits: int = 8, warps: int = 1, copies: bool = False) -> LinearLayout:
     """A random layout of a vector of 2**bits elements in whole warps."""
     basis = [1 << i for i in range(bits)]
     for _ in range(bits):  # random invertible matrix by row operations
@@ -181,7 +181,7 @@ def swapped(swaps: tuple[L.Swap, ...]) -> np.ndarray:
     )
 
 
-def run(source: Layout, destination: Layout, conversion: L.Conversion) -> np.ndarray:
+def run(source: LinearLayout, destination: LinearLayout, conversion: L.Conversion) -> np.ndarray:
     """What [warp, lane, register] holds after the conversion; starts with element numbers."""
     held = holdings(source)
     if conversion.kind in ("none", "registers"):

@@ -9,7 +9,7 @@ import pytest
 
 import girih
 from girih.backends.nvidia.capabilities import capabilities
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import Builder, build_region, make_op
 from girih.hlo.graph import Function, Module, Op, Weight, arguments
 from girih.hlo.precision import OPERANDS, TF32
@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[Any, Any, Any, float]] = {
 }
 
 
-def emitted(op: Op, on: Target, instruction: str) -> harness.Emitted:
+def emitted(op: Op, on: NvidiaTarget, instruction: str) -> harness.Emitted:
     code = harness.emitted(op, on).compiled(on)
     assert instruction in code.text
     return code

@@ -10,7 +10,7 @@ import pytest
 
 from girih.backends.nvidia import plain
 from girih.backends.nvidia.kernels import shared
-from girih.backends.nvidia.launch import SCRATCH, Memory
+from girih.backends.nvidia.launch import SCRATCH, KernelMemory
 from girih.backends.plain.single import LIMITATIONS, as_region
 from girih.hlo.build import Builder
 from girih.hlo.errors import UnsupportedError
@@ -92,7 +92,7 @@ def test_values_that_two_launches_read_are_apart() -> None:
         argument.offset
         for launch in code.launches
         for argument in launch.arguments
-        if isinstance(argument, Memory) and argument.slot == SCRATCH
+        if isinstance(argument, KernelMemory) and argument.slot == SCRATCH
     }
     assert len(places) == 2 and max(places) < code.scratch_bytes
 

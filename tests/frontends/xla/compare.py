@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from girih.frontends.xla.program import Computation, Instruction, Program, Shape
+from girih.frontends.xla.program import Computation, Instruction, Shape, XlaProgram
 
 _DEFAULTS: dict[str, Any] = {
     "feature_group_count": 1,
@@ -20,7 +20,7 @@ _DEFAULTS: dict[str, Any] = {
 _IGNORED = ("constrain_layout", "remedy")
 
 
-def differences(first: Program, second: Program) -> list[str]:
+def differences(first: XlaProgram, second: XlaProgram) -> list[str]:
     """What the two programs say differently; computations are compared as they are called."""
     found: list[str] = []
     seen: set[tuple[int, int]] = set()

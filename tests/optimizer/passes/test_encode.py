@@ -16,7 +16,7 @@ from girih.hlo.parse import parse_module
 from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
 from girih.hlo.wire import decode, encode
-from girih.lowering import Lowered, Lowering
+from girih.lowering import EntryLowering, Lowered
 from girih.optimizer.licence import Ledger
 from girih.optimizer.passes.encode import Encode, Packing, stored_module, stored_weights
 from girih.optimizer.passes.fuse import Fuse
@@ -159,7 +159,7 @@ def test_plans_of_a_program_agree_on_how_weights_lie():
     fused = Fuse()(model())
     packed = Encode(panels)(fused)
     backend = cast(Any, SimpleNamespace(shared_packing=panels))
-    lowering = Lowering(backend, girih.Options(), print, Ledger(), cast(Any, None))
+    lowering = EntryLowering(backend, girih.Options(), print, Ledger(), cast(Any, None))
     plans = Lowered(fused, fused, others=(Lowered(fused, packed),))
     found = lowering.agreed({"main": plans})["main"]
     assert list(found.fused.weights) == ["w|panels(4)"]

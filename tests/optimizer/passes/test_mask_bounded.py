@@ -18,7 +18,7 @@ from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim, maximum
 from girih.hlo.types import F32, I32, TensorType
 from girih.hlo.verify import INLINED, verify
-from girih.optimizer.masks.scope import Scope, Whole
+from girih.optimizer.masks.scope import MaskScope, Whole
 from girih.optimizer.passes.mask_bounded import MaskBounded
 
 ROWS, COLUMNS = (
@@ -91,7 +91,7 @@ def poisoned(monkeypatch):
     """Every result of a size that data decide has the worst numbers behind that size."""
     made = MaskBounded.made
 
-    def bad(self: MaskBounded, scope: Scope, b: Builder, op: Any) -> list[Whole]:
+    def bad(self: MaskBounded, scope: MaskScope, b: Builder, op: Any) -> list[Whole]:
         found = []
         for x in made(self, scope, b, op):
             if isinstance(x.value.type, TensorType) and not scope.is_whole(x.dims):

@@ -17,7 +17,7 @@ from girih.hlo.parse import parse_module
 from girih.hlo.sharding import Sharding, parse_sharding
 from girih.optimizer.sharding.program import FLOW
 from girih.optimizer.sharding.propagated import Propagated, propagate
-from girih.optimizer.sharding.propagation import EVERYTHING, Order
+from girih.optimizer.sharding.propagation import EVERYTHING, PropagationOrder
 
 
 class Program(NamedTuple):
@@ -49,7 +49,7 @@ def programs() -> dict[str, Program]:
     return {program.name: program for program in found}
 
 
-def ours(program: Program, order: Order = EVERYTHING) -> Propagated:
+def ours(program: Program, order: PropagationOrder = EVERYTHING) -> Propagated:
     """What we make of it, with the oracle's rules."""
     asked = iter(program.rules)
 

@@ -21,7 +21,7 @@ from girih.hlo.types import F32, TensorType, Type
 from girih.optimizer.passes.dce import Dce
 from girih.optimizer.regions import rewritten
 from girih.optimizer.sharding.choice import choose
-from girih.optimizer.sharding.memory import Memory, memory_of
+from girih.optimizer.sharding.memory import PerDeviceMemory, memory_of
 from girih.optimizer.sharding.propagated import propagate
 from girih.partitioning import Partitioned
 
@@ -142,7 +142,7 @@ def test_memory_counts_what_is_held_at_once() -> None:
     module = girih.partition(mlp(), mesh={"data": 2}, shardings={"input[0]": ("data",)})
     between, result = 64 * 1024 * 4 // 2, 64 * 256 * 4 // 2
     arguments = 64 * 256 * 4 // 2 + 2 * 256 * 1024 * 4
-    assert memory_of(module.decided) == Memory(arguments, between + result)
+    assert memory_of(module.decided) == PerDeviceMemory(arguments, between + result)
 
 
 def test_a_value_for_one_reader_that_is_computed_element_by_element_is_not_held() -> None:
@@ -152,7 +152,7 @@ def test_a_value_for_one_reader_that_is_computed_element_by_element_is_not_held(
     module = build_module([TensorType((8, 8), F32)], body)
     parts = girih.partition(module, mesh={"data": 2}, shardings={"input[0]": ("data",)})
     decided = choose(propagate(parts.propagated.module)).module
-    assert memory_of(decided) == Memory(128, 0)
+    assert memory_of(decided) == PerDeviceMemory(128, 0)
 
 
 def test_results_lie_as_was_found_cheapest() -> None:

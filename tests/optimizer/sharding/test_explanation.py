@@ -21,7 +21,7 @@ from girih.hlo.types import TensorType
 from girih.optimizer.passes.inline import Inline
 from girih.optimizer.regions import rewritten
 from girih.optimizer.sharding.communications import MANUAL, walk_turns
-from girih.optimizer.sharding.explanation import Explanation, Row
+from girih.optimizer.sharding.explanation import Explanation, ExplanationRow
 from girih.optimizer.sharding.partition.program import WEIGHT, WHOLE
 from girih.partitioning import Partitioned
 from models.annotated_networks import NETWORKS
@@ -63,7 +63,7 @@ def simulated(parts: Partitioned) -> float:
     return sum(sum(counts.values()) for counts in found.received) / parts.mesh.devices
 
 
-def check_row(told: Explanation, row: Row, lineless: bool = False) -> None:
+def check_row(told: Explanation, row: ExplanationRow, lineless: bool = False) -> None:
     """lineless: a program without operations, which returns what it is given, has no lines."""
     assert row.place == "" if lineless else re.search(r"\.py:\d+$", row.place), row
     assert row.annotations and set(row.annotations) <= set(told.annotations)

@@ -12,7 +12,7 @@ import pytest
 from girih.hlo.parse import parse_module
 from girih.hlo.verify import SHARDED, verify
 from girih.optimizer.sharding.propagated import Hop, propagate
-from girih.optimizer.sharding.propagation import Order
+from girih.optimizer.sharding.propagation import PropagationOrder
 
 from .gold import differences, ours, programs, values
 
@@ -85,7 +85,7 @@ def test_a_device_holds_its_part_of_the_arguments(annotated: str, mebibytes: int
 def test_priorities_are_reached_one_after_another() -> None:
     """Before the last priority all is as if its dims were closed and its axes barred from them."""
     program = programs()["layer training, priorities"]
-    early = ours(program, Order(last=1))
+    early = ours(program, PropagationOrder(last=1))
     assert differences(programs()["layer training, before the last priority"], early) == []
     late = ours(program)
     count = 0

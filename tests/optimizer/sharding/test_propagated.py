@@ -15,7 +15,7 @@ from girih.hlo.types import F32, I32, TensorType, Type
 from girih.hlo.verify import INLINED, SHARDED, verify
 from girih.optimizer.sharding.program import network_of
 from girih.optimizer.sharding.propagated import Propagated, propagate, rule_of_room
-from girih.optimizer.sharding.propagation import Propagation
+from girih.optimizer.sharding.propagation import ShardingPropagation
 
 MESH = Mesh((("x", 4), ("y", 2), ("one", 1)))
 KIND = TensorType((8, 16), F32)
@@ -267,7 +267,7 @@ def test_visits_grow_with_the_program_only() -> None:
 
         made = module([KIND, said('[{"x"}, {"y"}]')], body)
         network, _ = network_of(made, made.meshes, rule_of_room)
-        propagation = Propagation(network)
+        propagation = ShardingPropagation(network)
         propagation.run()
         return propagation.visits
 

@@ -19,8 +19,8 @@ from girih.optimizer.sharding import search as search_module
 from girih.optimizer.sharding.alike import Alike, Held, alike
 from girih.optimizer.sharding.automatic import _OpenGraph
 from girih.optimizer.sharding.propagated import propagate
-from girih.optimizer.sharding.search import Search
-from girih.optimizer.sharding.value_costs import Improvement, Use, ValueCost
+from girih.optimizer.sharding.search import ShardingSearch
+from girih.optimizer.sharding.value_costs import Improvement, ValueCost, ValueUse
 
 from .test_automatic import DOT, mlp
 
@@ -36,9 +36,9 @@ def problem(seed: int, repeated: bool = False) -> Alike:
         readers = r.integers(first, count, r.integers(1, 3)).tolist()
         if repeated and maker is not None:
             readers[0] = maker
-        uses = [Use(n, float(times[n]), r.integers(0, 3, states)) for n in readers]
+        uses = [ValueUse(n, float(times[n]), r.integers(0, 3, states)) for n in readers]
         if r.random() < 0.3:
-            uses.append(Use(None, 1.0, np.array([1])))
+            uses.append(ValueUse(None, 1.0, np.array([1])))
         made = np.array([1]) if maker is None else np.arange(states)
         prices = r.integers(0, 9, (3, 3)).astype(float)
         np.fill_diagonal(prices, 0.0)
@@ -87,7 +87,7 @@ def test_with_whole_numbers_the_best_is_found_and_proven(seed: int, bounded: boo
     pytest.importorskip("scipy")
     found = problem(seed, repeated=seed % 3 == 0)
     memory = middle(found) if bounded else None
-    search, best = Search(found), best_of(found, memory)
+    search, best = ShardingSearch(found), best_of(found, memory)
     answer = search.cheapest(memory)
     assert answer is not None
     assert answer.price == pytest.approx(price(found, answer.chosen))
@@ -108,7 +108,7 @@ def test_bounds_never_exceed_the_best(monkeypatch: Any, seed: int, way: str) -> 
         pytest.importorskip("scipy")
     found = problem(seed, repeated=seed % 3 == 0)
     for memory in (None, middle(found)):
-        search, best = Search(found), best_of(found, memory)
+        search, best = ShardingSearch(found), best_of(found, memory)
         answer = search.cheapest(memory)
         bound = search.bound(memory)
         assert bound <= best + 1e-6

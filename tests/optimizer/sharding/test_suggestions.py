@@ -14,14 +14,14 @@ from girih.hlo.build import build_module
 from girih.hlo.graph import Module
 from girih.hlo.sharding import Mesh, parse_sharding
 from girih.hlo.types import F32, TensorType
-from girih.optimizer.sharding.communications import Communication
+from girih.optimizer.sharding.communications import CommunicationSite
 from models.annotated_networks import NETWORKS
 from models.annotated_operations import OPERATIONS
 
 EXAMPLES = {**NETWORKS, **OPERATIONS}
 
 
-def what(row: Communication) -> tuple[str, str, str, str]:
+def what(row: CommunicationSite) -> tuple[str, str, str, str]:
     return row.kind, row.made, row.source, row.target
 
 

@@ -18,8 +18,8 @@ from girih.hlo.interpret import interpret
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.optimizer.tiles.access import (
-    Propagation,
     Span,
+    TilePropagation,
     access_of,
     box,
     contains_span,
@@ -135,7 +135,7 @@ def group(name: str) -> Region:
     return build_region(types, body)
 
 
-def numbers_of(boxes: Propagation, values: dict[str, int]) -> dict[Value, list[list[int]]]:
+def numbers_of(boxes: TilePropagation, values: dict[str, int]) -> dict[Value, list[list[int]]]:
     """For each value the indices per dim that its box names, inside the tensor."""
     spans = [(v, s) for v, b in boxes.boxes.items() for s in b.spans]
     sizes = evaluate([e for _, s in spans for e in (s.offset, s.size)], values)

@@ -13,7 +13,7 @@ from girih.hlo.types import F32, TensorType
 from girih.hlo.verify import FUSED, verify
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
-from girih.optimizer.tiles.streaming import Stage, streams
+from girih.optimizer.tiles.streaming import StreamStage, streams
 
 from .programs import SMALL
 
@@ -126,5 +126,5 @@ def test_stages_of_attention():
     module, _ = simplified("attention")
     group = make_group(module.body.ops, module.body.arguments, module.body.results)
     way = streams(group.ops, group.roots)[0]
-    folds = [op.name for op in group.ops if way.stages[op.results[0]] is Stage.FOLD]
+    folds = [op.name for op in group.ops if way.stages[op.results[0]] is StreamStage.FOLD]
     assert folds == ["reduce", "reduce", "dot_general"]

@@ -12,7 +12,7 @@ import pytest
 import girih
 from girih.runtime.bundle import Bundle
 from girih.runtime.distributed.launch import axes_in, devices_of, fitting, target_on
-from girih.runtime.distributed.layout import Layout
+from girih.runtime.distributed.layout import MeshLayout
 from girih.runtime.parts import copied_parts
 from girih.runtime.program import Program
 
@@ -31,7 +31,7 @@ def test_it_reads_back_equal(program, tmp_path):
     (variant,) = bundle.variants.values()
     (own,) = program.parts.variants.values()
     assert variant.layout == own.layout and variant.layout is not None
-    assert Layout.from_json(variant.layout).to_json() == variant.layout
+    assert MeshLayout.from_json(variant.layout).to_json() == variant.layout
     assert "variants.layout" in [one["name"] for one in bundle.manifest["features"]]
 
 

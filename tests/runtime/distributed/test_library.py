@@ -13,7 +13,7 @@ from girih import UserError
 from girih.backends.cpu import machines
 from girih.cli.network import collective
 from girih.optimizer.library import COLLECTIVES
-from girih.optimizer.machine import Communication, Machine, to_json
+from girih.optimizer.machine import CommunicationCost, Machine, to_json
 from girih.runtime.distributed.library import Collective
 from girih.specs.generated import plan_pb2
 
@@ -31,7 +31,7 @@ def machine_file(
 ) -> str:
     """A machine on which all collectives of each engine cost so much."""
     rows = tuple(
-        Communication(kind, 4, engine, *cost)
+        CommunicationCost(kind, 4, engine, *cost)
         for kind in COLLECTIVES
         for engine, cost in (("girih", ours), ("library", its))
     )

@@ -11,7 +11,7 @@ import girih
 from girih.backends.cpu.tile.cut import unmasked
 from girih.backends.cpu.tile.nests import view_of
 from girih.backends.cpu.tile.parts import parts_of
-from girih.backends.cpu.tile.windows import Windows
+from girih.backends.cpu.tile.windows import WindowFacts
 from girih.hlo.build import Builder, build_region
 from girih.hlo.deciding import decided_by
 from girih.hlo.graph import Function, Module
@@ -69,7 +69,7 @@ def test_attention_has_parts_of_tiles_in_both_dims() -> None:
     fused, decisions = lowered(attention())
     (kernel,) = fused.body.ops
     with decided_by(decisions):
-        found = parts_of(kernel, Windows(kernel))
+        found = parts_of(kernel, WindowFacts(kernel))
     assert found is not None
     assert {part.bound for part in found.parts} == {ROWS, KEYS}
     loads = [op for op in found.kernel.regions[0].walk() if op.name == "tile_load"]
@@ -112,7 +112,7 @@ def same_as_interpreted(module: Module) -> None:
 def has_parts(module: Module) -> bool:
     (kernel,) = (op for op in module.body.ops if op.name == "kernel_call")
     with decided_by(decisions_about(module)):
-        return parts_of(kernel, Windows(kernel)) is not None
+        return parts_of(kernel, WindowFacts(kernel)) is not None
 
 
 def test_what_lies_outside_counts_where_the_function_says_so() -> None:

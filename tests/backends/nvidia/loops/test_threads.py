@@ -9,10 +9,10 @@ import pytest
 
 from girih.backends import llvm
 from girih.backends.llvm.elementwise import Mask
-from girih.backends.llvm.index import CONSECUTIVE, Affine, Axis, of_axis
+from girih.backends.llvm.index import CONSECUTIVE, Affine, LoopAxis, of_axis
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.frame import Parameter, Unit
-from girih.backends.nvidia.launch import KernelCode, Memory
+from girih.backends.nvidia.launch import KernelCode, KernelMemory
 from girih.backends.nvidia.loops.threads import ThreadEmitter
 from girih.hlo.build import build_region
 from girih.hlo.graph import Region
@@ -32,11 +32,13 @@ def moved(element: ElementType, body: Body, reads: bool, backward: bool = False)
     """Each thread copies LANES neighbours; the mask that `body` makes is of the load (`reads`) or
     of the store."""
     unit = Unit(harness.TARGET)
-    entry = unit.kernel("copy", [Parameter("x", Memory(0)), Parameter("y", Memory(1))], THREADS)
+    entry = unit.kernel(
+        "copy", [Parameter("x", KernelMemory(0)), Parameter("y", KernelMemory(1))], THREADS
+    )
     f, scopes = entry.function, entry.scopes
     emitter = ThreadEmitter(entry, Region((), (), ()), [])
     first = f.mul(entry.thread(), LANES)
-    at = of_axis(Axis(first, SIZE, CONSECUTIVE, scopes.depth, LANES))
+    at = of_axis(LoopAxis(first, SIZE, CONSECUTIVE, scopes.depth, LANES))
     there = at * -1 + (SIZE - 1) if backward else at
     mask = body(emitter, at, entry.thread())
     source, target = entry.pointers
@@ -54,7 +56,7 @@ def lanes(emitter: ThreadEmitter, at: Affine, thread: llvm.Value) -> Mask:
 
 def threads(emitter: ThreadEmitter, at: Affine, thread: llvm.Value) -> Mask:
     """All lanes of threads 3 to 20."""
-    place = of_axis(Axis(thread, THREADS, depth=emitter.scopes.depth))
+    place = of_axis(LoopAxis(thread, THREADS, depth=emitter.scopes.depth))
     found = emitter.in_range(place, 3, 21, LANES)
     assert isinstance(found, Mask)
     return found

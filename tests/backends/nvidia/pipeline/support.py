@@ -16,7 +16,7 @@ from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.pipeline.schedule import Schedule
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.benchmarks.gpu.first.kernels import attention as attention
 from girih.benchmarks.gpu.first.kernels import layer as layer
 from girih.benchmarks.gpu.first.kernels import matmul as matmul
@@ -83,14 +83,18 @@ def assembled(plan: Schedule) -> tuple[str, Assembly]:
 
 
 def check(
-    kernel: Any, *arrays: np.ndarray, on: Target = SM_90A, tolerance: float = 0.01, **constants: Any
+    kernel: Any,
+    *arrays: np.ndarray,
+    on: NvidiaTarget = SM_90A,
+    tolerance: float = 0.01,
+    **constants: Any,
 ) -> Schedule:
     """Both modes of the simulator give what the interpreter gives."""
     return check_call(call_of(kernel, *arrays, **constants), *arrays, on=on, tolerance=tolerance)
 
 
 def check_call(
-    op: Op, *arrays: np.ndarray, on: Target = SM_90A, tolerance: float = 0.01
+    op: Op, *arrays: np.ndarray, on: NvidiaTarget = SM_90A, tolerance: float = 0.01
 ) -> Schedule:
     plan = plan_of(op, on)
     code = code_of(plan, on)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia import layouts as L
-from girih.backends.nvidia.layouts import Layout
+from girih.backends.nvidia.layouts import LinearLayout
 
 from .asynchronous import run
 
 SHAPE = (64, 64)
 
 
-def base(terms: tuple[L.Term, ...], to: str) -> str:
+def base(terms: tuple[L.AddressTerm, ...], to: str) -> str:
     """XOR of an address's terms into `to`; %lane and %r690 (warp) are the inputs."""
     lines = [f"mov.b32 {to}, 0;"]
     for term in terms:
@@ -27,7 +27,7 @@ def base(terms: tuple[L.Term, ...], to: str) -> str:
     return "\n".join(lines)
 
 
-def at(access: L.Access) -> str:
+def at(access: L.SharedAccess) -> str:
     """The address of an access in %r693, from the base in %r692."""
     return (
         f"xor.b32 %r693, %r692, {access.xor};\nadd.u32 %r693, %r693, {access.add};\n"
@@ -35,7 +35,7 @@ def at(access: L.Access) -> str:
     )
 
 
-def words_of(plan: L.Addresses, access: L.Access, size: int) -> str:
+def words_of(plan: L.Addresses, access: L.SharedAccess, size: int) -> str:
     """Registers (32-bit words of elements of `size` bytes) of an access."""
     per = 4 // size
     return ", ".join(f"%r{access.registers[i] // per}" for i in range(0, plan.bytes // size, per))
@@ -45,7 +45,7 @@ def vector(count: int) -> str:
     return {1: ".b32", 2: ".v2.b32", 4: ".v4.b32"}[count]
 
 
-def transfer(kind: str, value: Layout, tile: Layout, size: int) -> str:
+def transfer(kind: str, value: LinearLayout, tile: LinearLayout, size: int) -> str:
     """ld or st of a value's words %r0.. from or to a tile."""
     plan = L.addresses(value, tile, size)
     assert plan.bytes >= 4
@@ -59,7 +59,7 @@ def transfer(kind: str, value: Layout, tile: Layout, size: int) -> str:
     return "\n".join(lines)
 
 
-def matrix_transfer(kind: str, value: Layout, tile: Layout, size: int) -> str:
+def matrix_transfer(kind: str, value: LinearLayout, tile: LinearLayout, size: int) -> str:
     access = L.matrix_access(value, tile, size)
     assert access is not None
     trans = ".trans" if access.transposed else ""
@@ -72,7 +72,7 @@ def matrix_transfer(kind: str, value: Layout, tile: Layout, size: int) -> str:
     return "\n".join(lines)
 
 
-def held(value: Layout, matrix: np.ndarray) -> np.ndarray:
+def held(value: LinearLayout, matrix: np.ndarray) -> np.ndarray:
     """[thread, register] of a matrix."""
     threads = np.arange(32 * value.size("warp"))[:, None]
     register = np.arange(value.size("register"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia import layouts as L
-from girih.backends.nvidia.layouts import Layout
+from girih.backends.nvidia.layouts import LinearLayout
 from girih.hlo.errors import UserError
 
 from .asynchronous import bits, fault, random, run
@@ -34,7 +34,7 @@ FORMS = [
 ]  # fmt: skip
 
 
-def held(value: Layout, matrix: np.ndarray) -> np.ndarray:
+def held(value: LinearLayout, matrix: np.ndarray) -> np.ndarray:
     """[lane, register] of a matrix in a layout."""
     register, lane = np.arange(value.size("register")), np.arange(32)[:, None]
     return matrix.reshape(-1)[value.apply(register=register, lane=lane)]

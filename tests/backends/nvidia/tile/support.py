@@ -13,7 +13,7 @@ from girih.backends.nvidia import tile
 from girih.backends.nvidia.assemble import Assembly, assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.launch import KernelCode
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.interpret import evaluated
@@ -177,7 +177,7 @@ def check(
     inputs: Sequence[np.ndarray],
     *,
     tolerance: float = 0.0,
-    on: Target = SM_80,
+    on: NvidiaTarget = SM_80,
     **options: Any,
 ) -> None:
     """The kernel in the simulator and the interpreter of tile functions agree."""
@@ -190,11 +190,11 @@ def check(
         harness.compare(got, np.asarray(wanted), max(tolerance, 1e-6) if loose else 0.0)
 
 
-def ptx_of(op: Op, on: Target = SM_80) -> str:
+def ptx_of(op: Op, on: NvidiaTarget = SM_80) -> str:
     return compile_ptx(tile.emit(op, on).text, on.architecture)
 
 
-def assembled(op: Op, on: Target = SM_80) -> Assembly:
+def assembled(op: Op, on: NvidiaTarget = SM_80) -> Assembly:
     return assemble(ptx_of(op, on), on.architecture)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from girih.backends.nvidia import simulator, tile
 from girih.backends.nvidia.frame import Unfit
-from girih.backends.nvidia.target import Target, target
+from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.backends.nvidia.tile import contraction
 from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op, arguments
@@ -200,7 +200,7 @@ def test_contractions(
     ("element", "m", "on"),
     [(BF16, 16, SM_80), (F32, 16, SM_80), (F32, 1, SM_80), (BF16, 5, SM_90A)],
 )
-def test_a_long_sum_of_few_tiles_is_done_in_parts(element: Any, m: int, on: Target) -> None:
+def test_a_long_sum_of_few_tiles_is_done_in_parts(element: Any, m: int, on: NvidiaTarget) -> None:
     """Twice the same bits: parts are added in a fixed order."""
     op = fused(m, 24, 2048, element)
     inputs = values(op)
