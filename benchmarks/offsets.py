@@ -26,9 +26,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import girih
 from girih.backends import find
 from girih.optimizer.certify import check_plan
-from girih.optimizer.lending import lend
 from girih.optimizer.memory import Interval, Placement, place
 from girih.optimizer.offsets import search
+from girih.optimizer.output_reuse import reuse_outputs
 from girih.optimizer.pipeline import pipeline_for
 from girih.optimizer.plan import KernelFacts, Planner
 from girih.optimizer.schedule import Schedule, live_ranges, schedule
@@ -122,8 +122,8 @@ def program(name: str) -> list[dict[str, Any]]:
 def placed(name: str, steps: Schedule) -> dict[str, Any]:
     """Placements at all alignments, and the seconds of checking the plan of the first."""
     ranges = live_ranges(steps)
-    lent = lend(steps, ranges)
-    intervals = [Interval(b.bytes, *life) for b, life in ranges.items() if b not in lent]
+    reused = reuse_outputs(steps, ranges)
+    intervals = [Interval(b.bytes, *life) for b, life in ranges.items() if b not in reused]
     row: dict[str, Any] = {"name": name, "steps": len(steps.steps), "buffers": len(intervals)}
     for alignment in ALIGNMENTS:
         begin = time.process_time()
@@ -132,7 +132,7 @@ def placed(name: str, steps: Schedule) -> dict[str, Any]:
     planner = Planner(steps, "null", lambda key, op: KernelFacts(1))
     plan = planner.run()
     begin = time.process_time()
-    check_plan(plan, planner.results(), planner.lent_places())
+    check_plan(plan, planner.results(), planner.reused_places())
     row["check_seconds"] = round(time.process_time() - begin, 4)
     return row
 

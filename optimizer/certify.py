@@ -21,7 +21,7 @@ from ..specs.generated import plan_pb2
 # Plans.
 
 
-class LentPlace(NamedTuple):
+class ReusedPlace(NamedTuple):
     """A value that lives at bytes [offset, offset + bytes) of output buffer number `owner` from
     step `first` to step `last`, before the output itself is written."""
 
@@ -50,7 +50,7 @@ def peak_of(plan: plan_pb2.Plan) -> Peak:
 def check_plan(
     plan: plan_pb2.Plan,
     results: Mapping[int, int],
-    lent: Sequence[LentPlace] = (),
+    reused: Sequence[ReusedPlace] = (),
     peak: Peak | None = None,
     parts: Mapping[int, Mapping[int, int]] | None = None,
 ) -> None:
@@ -58,33 +58,33 @@ def check_plan(
 
     results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
     parts: of each step that writes a result in part, the operand that holds the rest, by result.
-    lent: the values that live in outputs.
+    reused: the values that live in outputs.
     peak: the certificate of the bound; None: the one that the plan stores.
     """
-    needs = _Needs(plan, results, lent)
+    needs = _Needs(plan, results, reused)
     _check_parts(plan, results, parts or {})
     _check_lives(plan, needs)
     _check_offsets(plan)
     if plan.formulas:
         _check_above(plan, needs)
-    _check_lent(plan, needs)
+    _check_reused(plan, needs)
     _check_donated(plan, needs)
     _check_bound(plan, needs, peak_of(plan) if peak is None else peak)
 
 
 class _Needs:
-    """Which values are needed when. A value is a buffer's number, or behind these a lent value's;
-    sets of values are bits. `hull` has the first and last step at which a value is touched or
-    holds what is read later."""
+    """Which values are needed when. A value is a buffer's number, or behind these that of a value
+    in an output; sets of values are bits. `hull` has the first and last step at which a value is
+    touched or holds what is read later."""
 
     def __init__(
-        self, plan: plan_pb2.Plan, results: Mapping[int, int], lent: Sequence[LentPlace]
+        self, plan: plan_pb2.Plan, results: Mapping[int, int], reused: Sequence[ReusedPlace]
     ) -> None:
-        self.plan, self.lent = plan, lent
+        self.plan, self.reused = plan, reused
         self.places: dict[tuple[int, int], list[int]] = {}
-        for number, place in enumerate(lent):
+        for number, place in enumerate(reused):
             self.places.setdefault((place.owner, place.offset), []).append(number)
-        self.own = {*range(len(plan.buffers))} - {place.owner for place in lent}
+        self.own = {*range(len(plan.buffers))} - {place.owner for place in reused}
         self.reads = [0] * len(plan.steps)
         self.writes = [0] * len(plan.steps)
         for number, step in enumerate(plan.steps):
@@ -121,7 +121,7 @@ class _Needs:
         if not offset and buffer in self.own:
             return buffer
         for number in self.places.get((buffer, offset), ()):
-            if self.lent[number].first <= step <= self.lent[number].last:
+            if self.reused[number].first <= step <= self.reused[number].last:
                 return len(self.plan.buffers) + number
         if offset or buffer >= len(self.plan.buffers):
             raise CompilerBug(
@@ -179,8 +179,8 @@ class _Needs:
         count = len(self.plan.buffers)
         if value < count:
             return f"buffer {value}"
-        place = self.lent[value - count]
-        return f"the value lent at byte {place.offset} of buffer {place.owner}"
+        place = self.reused[value - count]
+        return f"the value placed at byte {place.offset} of buffer {place.owner}"
 
 
 def _check_parts(
@@ -219,7 +219,7 @@ def _check_lives(plan: plan_pb2.Plan, needs: _Needs) -> None:
     ]
     for value, (first, last) in needs.hull.items():
         if value >= len(plan.buffers):
-            stored = needs.lent[value - len(plan.buffers)]
+            stored = needs.reused[value - len(plan.buffers)]
             begin, end = stored.first, stored.last
         elif _arena(plan.buffers[value]):
             begin, end = plan.buffers[value].first_step, plan.buffers[value].last_step
@@ -305,23 +305,23 @@ def _check_above(plan: plan_pb2.Plan, needs: _Needs) -> None:
         reads, writes = reads | own, writes | made
 
 
-def _check_lent(plan: plan_pb2.Plan, needs: _Needs) -> None:
-    """Lent values lie inside outputs that are the caller's alone, are gone before these are
+def _check_reused(plan: plan_pb2.Plan, needs: _Needs) -> None:
+    """Reused values lie inside outputs that are the caller's alone, are gone before these are
     written, and are apart from each other."""
-    living: dict[int, list[LentPlace]] = {}  # by owner, what is there at the step that is reached
-    for place in sorted(needs.lent, key=lambda one: one.first):
+    living: dict[int, list[ReusedPlace]] = {}  # by owner, what is there at the step that is reached
+    for place in sorted(needs.reused, key=lambda one: one.first):
         owner = plan.buffers[place.owner]
         if owner.place != plan_pb2.OUTPUT or owner.HasField("replaces"):
-            raise CompilerBug(f"buffer {place.owner} is no output that could lend memory")
+            raise CompilerBug(f"buffer {place.owner} is no output whose memory could be reused")
         if place.offset % plan.arena_alignment or place.offset + place.bytes > owner.bytes:
             raise CompilerBug(
-                f"{place.bytes} bytes lent at byte {place.offset} of buffer {place.owner} are not "
+                f"{place.bytes} bytes at byte {place.offset} of buffer {place.owner} are not "
                 f"aligned, or not inside its {owner.bytes} bytes"
             )
         first = needs.hull.get(place.owner, (len(plan.steps), 0))[0]
         if first <= place.last:
             raise CompilerBug(
-                f"step {first} needs buffer {place.owner}, which has lent memory to step "
+                f"step {first} needs buffer {place.owner}, whose memory is reused up to step "
                 f"{place.last}"
             )
         beside = [one for one in living.get(place.owner, ()) if one.last >= place.first]
@@ -330,7 +330,7 @@ def _check_lent(plan: plan_pb2.Plan, needs: _Needs) -> None:
             end, other_end = (one.offset + max(one.bytes, 1) for one in (place, other))
             if other.offset < end and place.offset < other_end:
                 raise CompilerBug(
-                    f"two values lent by buffer {place.owner} overlap at step "
+                    f"two values in buffer {place.owner} overlap at step "
                     f"{max(place.first, other.first)}"
                 )
 

@@ -181,7 +181,7 @@ class _RematerializationSearch:
                 continue
             for value in op.results:
                 home = homes.get(value)
-                if home is None or home.place != "arena" or home in measured.lent:
+                if home is None or home.place != "arena" or home in measured.reused:
                     continue
                 yield Life(value, number, tuple(self.users.get(value, ())), size_of(home.bytes))
 

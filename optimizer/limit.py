@@ -111,7 +111,7 @@ def note(fitted: Fitted, before: Measure) -> str:
 
 def _largest_step(measured: Measure) -> tuple[Op, int]:
     """The kernel that needs most by itself: no plan of these kernels takes less of the arena, even
-    if results that are idle lend all their memory."""
+    if all memory of results that are idle is reused."""
     own = [b for b in measured.schedule.outputs if b.place == "output" and b.replaces is None]
     found: list[tuple[int, int, Op]] = []
     for number, step in enumerate(measured.schedule.steps):

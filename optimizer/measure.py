@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ..hlo.deciding import largest
 from ..hlo.graph import Module, Op, Region
 from ..hlo.symbols import Dim
-from .lending import Lent, lives
 from .memory import rounded
+from .output_reuse import Reused, lives
 from .overwriting import Hinders, hinders_of
 from .schedule import (
     Buffer,
@@ -32,7 +32,7 @@ Scratch = Callable[[Op], int]  # bytes that a kernel needs in the arena while it
 class Measure:
     """The memory of one order.
 
-    arena_bytes: the most that lives in the arena at one step, scratch included, lent values not.
+    arena_bytes: the most that lives in the arena at one step, scratch included, reused values not.
     output_bytes: results that take over no argument's memory; the caller holds them all the time.
     live_bytes: the most of both that is in use at one step, outputs from their first write on:
         what the order would need if everything that fits into an idle output could lie there.
@@ -44,7 +44,7 @@ class Measure:
 
     schedule: Schedule
     ranges: Mapping[Buffer, tuple[int, int]]
-    lent: Mapping[Buffer, Lent]
+    reused: Mapping[Buffer, Reused]
     arena_bytes: int
     output_bytes: int
     live_bytes: int
@@ -90,7 +90,7 @@ def measure_body(
 
 def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure:
     """The memory that steps need: where calls decide sizes, the most."""
-    ranges, lent = lives(steps)
+    ranges, reused = lives(steps)
     count = len(steps.steps)
     needs = [0] * count
     if scratch is not None:
@@ -99,7 +99,7 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
                 needs[number] = most_of(scratch(step.op))
     arena, every = [0] * (count + 1), [0] * (count + 1)
     for buffer, (first, last) in ranges.items():
-        for changes in (every,) if buffer in lent else (arena, every):
+        for changes in (every,) if buffer in reused else (arena, every):
             changes[first] += most_of(buffer.bytes)
             changes[last + 1] -= most_of(buffer.bytes)
     own = [buffer for buffer in steps.outputs if buffer.replaces is None]
@@ -109,11 +109,11 @@ def measure_schedule(steps: Schedule, scratch: Scratch | None = None) -> Measure
     live, highest = _sums(arena, needs), _sums(every, needs)
     peak = max(live, default=0)
     step = live.index(peak) if live else 0
-    there = [b for b, (first, last) in ranges.items() if first <= step <= last and b not in lent]
+    there = [b for b, (first, last) in ranges.items() if first <= step <= last and b not in reused]
     return Measure(
         steps,
         ranges,
-        lent,
+        reused,
         peak,
         sum(most_of(buffer.bytes) for buffer in own),
         max(highest, default=0),

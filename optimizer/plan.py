@@ -24,10 +24,10 @@ from ..hlo.tiling import TILE_OPS
 from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
-from .certify import LentPlace, check_plan
-from .lending import Lent, lives
+from .certify import ReusedPlace, check_plan
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
+from .output_reuse import Reused, lives
 from .regions import shared_parts
 from .schedule import (
     BranchStep,
@@ -94,8 +94,8 @@ class Planner:
         self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
         self.offsets: dict[Buffer, int] = {}
-        self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of lent ones
-        self.lent: Mapping[Buffer, Lent] = {}
+        self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
+        self.reused: Mapping[Buffer, Reused] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
         self.apart: dict[Buffer, set[Buffer]] = {}  # that must not overlap, though at other times
         self.formulas: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Planner:
         for entry in self.kernels.values():
             self.describe(entry)
         self.summarise(placement)
-        check_plan(plan, self.results(), self.lent_places(), parts=self.parts())
+        check_plan(plan, self.results(), self.reused_places(), parts=self.parts())
         return plan
 
     # Kernels.
@@ -244,7 +244,7 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        ranges, self.lent = lives(self.schedule)
+        ranges, self.reused = lives(self.schedule)
         self.ranges = dict(ranges)
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
@@ -253,7 +253,7 @@ class Planner:
         for number, size in self.staged().items():
             scratch = Buffer("arena", TensorType((size,), UI8))
             self.scratch[number], self.ranges[scratch] = scratch, (number, number)
-        buffers = [buffer for buffer in self.ranges if buffer not in self.lent]
+        buffers = [buffer for buffer in self.ranges if buffer not in self.reused]
         placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
         return placement
@@ -291,14 +291,14 @@ class Planner:
         return {number: size for number, size in found.items() if size}
 
     def argument(self, buffer: Buffer) -> Any:
-        owner, offset = self.lent.get(buffer, (buffer, 0))
+        owner, offset = self.reused.get(buffer, (buffer, 0))
         return plan_pb2.Argument(buffer=self.number(owner), offset=offset)
 
-    def lent_places(self) -> list[LentPlace]:
-        """The lent buffers as the checker takes them."""
+    def reused_places(self) -> list[ReusedPlace]:
+        """The buffers that live in outputs, as the checker takes them."""
         return [
-            LentPlace(self.number(owner), offset, buffer.bytes, *self.ranges[buffer])
-            for buffer, (owner, offset) in self.lent.items()
+            ReusedPlace(self.number(owner), offset, buffer.bytes, *self.ranges[buffer])
+            for buffer, (owner, offset) in self.reused.items()
         ]
 
     # Steps.
@@ -321,7 +321,7 @@ class Planner:
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
-        hazards = _Hazards(self.offsets, self.lent)
+        hazards = _Hazards(self.offsets, self.reused)
         labels = self.schedule.labels
         for number, step in enumerate(self.schedule.steps):
             message = self.plan.steps.add()
@@ -451,8 +451,8 @@ class _Hazards:
     may run any step, so that holds between steps that one worker runs alone as well. `apart`: arena
     buffers that are not waited for only because they do not overlap."""
 
-    def __init__(self, offsets: dict[Buffer, int], lent: Mapping[Buffer, Lent]) -> None:
-        self.offsets, self.lent = offsets, lent
+    def __init__(self, offsets: dict[Buffer, int], reused: Mapping[Buffer, Reused]) -> None:
+        self.offsets, self.reused = offsets, reused
         self.pending: list[_Touched] = []
         self.forced = False
         self.apart: dict[Buffer, set[Buffer]] = {}
@@ -478,8 +478,8 @@ class _Hazards:
         return wait
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
-        if buffer in self.lent:
-            owner, begin = self.lent[buffer]
+        if buffer in self.reused:
+            owner, begin = self.reused[buffer]
             return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
         if buffer.place == "arena":
             begin = self.offsets[buffer]

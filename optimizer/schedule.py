@@ -108,7 +108,7 @@ class Schedule:
     decisions: Decisions | None = None  # about sizes that calls decide
     order_bound: int = 0  # bytes of the arena that any order of the operations needs
     order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
-    # Lives of arena buffers, and where those lie that lend has put into outputs, once it has.
+    # Lives of arena buffers, and of those the places that reuse_outputs has found in outputs.
     lives: tuple[Mapping[Buffer, tuple[int, int]], Mapping[Buffer, tuple[Buffer, int]]] | None = (
         None
     )

@@ -71,7 +71,8 @@ class Timeline:
 
     @cached_property
     def uses(self) -> dict[int, list[BufferUse]]:
-        """The steps that touch each buffer by its number, in order; lent memory is its owner's."""
+        """The steps that touch each buffer by its number, in order; memory inside of an output is
+        the output's."""
         found: dict[int, list[BufferUse]] = {}
 
         def touch(argument: plan_pb2.Argument, step: int, writes: bool) -> None:

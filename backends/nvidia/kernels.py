@@ -20,7 +20,7 @@ from .loops.emitters import FUSIONS, OPERATIONS
 from .pipeline import contraction as products
 from .pipeline import emit as pipeline
 from .target import NvidiaTarget
-from .tile import contraction, resident
+from .tile import contraction, memory_tiles
 
 
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
@@ -97,7 +97,7 @@ def _tiled(op: Op, target: NvidiaTarget) -> KernelCode:
     try:
         code = tile.emit(op, target, shares)
     except Unfit as reason:
-        code = resident.emit(op, target, shares)
+        code = memory_tiles.emit(op, target, shares)
         notes = (f"tiles in memory: {reason}",)
     return replace(code, notes=(*code.notes, *notes))
 

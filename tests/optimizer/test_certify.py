@@ -12,9 +12,9 @@ from girih.hlo.errors import CompilerBug
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.optimizer.certify import (
     Forced,
-    LentPlace,
     OrderBound,
     Peak,
+    ReusedPlace,
     Task,
     Tasks,
     Why,
@@ -29,7 +29,7 @@ from girih.optimizer.plan import KernelFacts, Planner
 from girih.optimizer.schedule import schedule
 from girih.specs.generated import plan_pb2
 
-from .test_lending import PROGRAMS, ROWS
+from .test_output_reuse import PROGRAMS, ROWS
 
 SQUARE = TensorType((96, 96), F32)
 
@@ -79,10 +79,10 @@ MODULES = {
 
 @pytest.fixture(scope="module", params=MODULES)
 def planned(request):
-    """A plan, the results of its steps, and what outputs lend."""
+    """A plan, the results of its steps, and what lies in outputs."""
     steps = schedule(run_pipeline(MODULES[request.param](), [Fuse(), Order()]))
     planner = Planner(steps, "null", lambda key, op: KernelFacts(1))
-    return planner.run(), planner.results(), planner.lent_places()
+    return planner.run(), planner.results(), planner.reused_places()
 
 
 def changed(plan, change):
@@ -96,14 +96,14 @@ def arena_buffers(plan):
     return [n for n, buffer in enumerate(plan.buffers) if buffer.place == plan_pb2.ARENA]
 
 
-def rejected(plan, results, lent, match=None, peak=None):
+def rejected(plan, results, reused, match=None, peak=None):
     with pytest.raises(CompilerBug, match=match):
-        check_plan(plan, results, lent, peak)
+        check_plan(plan, results, reused, peak)
 
 
 def test_every_moved_offset_is_rejected(planned):
-    plan, results, lent = planned
-    check_plan(plan, results, lent)
+    plan, results, reused = planned
+    check_plan(plan, results, reused)
     arena = arena_buffers(plan)
     for number in arena:
         buffer = plan.buffers[number]
@@ -120,11 +120,11 @@ def test_every_moved_offset_is_rejected(planned):
             def move(copy, number=number, offset=offset):
                 copy.buffers[number].offset = offset
 
-            rejected(changed(plan, move), results, lent, match)
+            rejected(changed(plan, move), results, reused, match)
 
 
 def test_every_shortened_life_is_rejected(planned):
-    plan, results, lent = planned
+    plan, results, reused = planned
     for number in arena_buffers(plan):
         if plan.buffers[number].first_step == plan.buffers[number].last_step:
             continue
@@ -135,13 +135,13 @@ def test_every_shortened_life_is_rejected(planned):
         def earlier(copy, number=number):
             copy.buffers[number].last_step -= 1
 
-        rejected(changed(plan, later), results, lent, f"needs buffer {number},")
-        rejected(changed(plan, earlier), results, lent, f"needs buffer {number},")
+        rejected(changed(plan, later), results, reused, f"needs buffer {number},")
+        rejected(changed(plan, earlier), results, reused, f"needs buffer {number},")
 
 
 def test_every_lengthened_life_is_rejected(planned):
     """It would make the bound larger than what is needed."""
-    plan, results, lent = planned
+    plan, results, reused = planned
     for number in arena_buffers(plan):
 
         def earlier(copy, number=number):
@@ -151,8 +151,8 @@ def test_every_lengthened_life_is_rejected(planned):
             copy.buffers[number].last_step = len(plan.steps)
 
         if plan.buffers[number].first_step:
-            rejected(changed(plan, earlier), results, lent, f"buffer {number} is needed from")
-        rejected(changed(plan, later), results, lent, f"buffer {number} is needed from")
+            rejected(changed(plan, earlier), results, reused, f"buffer {number} is needed from")
+        rejected(changed(plan, later), results, reused, f"buffer {number} is needed from")
 
 
 def test_a_carried_value_that_nobody_reads_lives_to_the_end_of_its_loop():
@@ -181,7 +181,7 @@ def test_a_carried_value_that_nobody_reads_lives_to_the_end_of_its_loop():
 
 
 def test_every_changed_bound_is_rejected(planned):
-    plan, results, lent = planned
+    plan, results, reused = planned
     for name, by in itertools.product(("lower_bound_bytes", "arena_bytes"), (-64, 64)):
         if getattr(plan.memory, name) + by < 0:
             continue
@@ -189,7 +189,7 @@ def test_every_changed_bound_is_rejected(planned):
         def change(copy, name=name, by=by):
             setattr(copy.memory, name, getattr(copy.memory, name) + by)
 
-        rejected(changed(plan, change), results, lent)
+        rejected(changed(plan, change), results, reused)
     peak = peak_of(plan)
     for number in range(len(plan.buffers)):
         buffer = plan.buffers[number]
@@ -197,11 +197,11 @@ def test_every_changed_bound_is_rejected(planned):
         if number in peak.buffers:
             rest = tuple(n for n in peak.buffers if n != number)
             rejected(
-                plan, results, lent, "claims a bound", Peak(peak.step, rest, peak.bytes - rounded)
+                plan, results, reused, "claims a bound", Peak(peak.step, rest, peak.bytes - rounded)
             )
-            rejected(plan, results, lent, "add up", Peak(peak.step, rest, peak.bytes))
+            rejected(plan, results, reused, "add up", Peak(peak.step, rest, peak.bytes))
         more = Peak(peak.step, (*peak.buffers, number), peak.bytes + rounded)
-        rejected(plan, results, lent, f"buffer {number} does not live|add up", more)
+        rejected(plan, results, reused, f"buffer {number} does not live|add up", more)
 
 
 def test_a_dropped_or_swapped_argument_is_rejected():
@@ -217,7 +217,7 @@ def test_a_dropped_or_swapped_argument_is_rejected():
                 copy.steps[late].run.arguments.insert(0, plan_pb2.Argument(buffer=number))
 
             rejected(
-                changed(plan, read), planner.results(), planner.lent_places(),
+                changed(plan, read), planner.results(), planner.reused_places(),
                 f"needs buffer {number},|two values|overlap|not written",
             )  # fmt: skip
 
@@ -225,9 +225,9 @@ def test_a_dropped_or_swapped_argument_is_rejected():
 def test_lent_memory_is_checked():
     steps = schedule(run_pipeline(PROGRAMS["chain"](), [Fuse(), Order()]))
     planner = Planner(steps, "null", lambda key, op: KernelFacts(1))
-    plan, results, lent = planner.run(), planner.results(), planner.lent_places()
-    assert lent
-    for index, place in enumerate(lent):
+    plan, results, reused = planner.run(), planner.results(), planner.reused_places()
+    assert reused
+    for index, place in enumerate(reused):
         owner = plan.buffers[place.owner]
         for wrong in (
             place._replace(offset=place.offset + 8),
@@ -238,9 +238,9 @@ def test_lent_memory_is_checked():
             place._replace(last=place.last - 1),
             place._replace(owner=plan.inputs[0]),
         ):
-            rejected(plan, results, [*lent[:index], wrong, *lent[index + 1 :]])
-        rejected(plan, results, [*lent[:index], *lent[index + 1 :]])
-    rejected(plan, results, [*lent, lent[0]], "overlap")
+            rejected(plan, results, [*reused[:index], wrong, *reused[index + 1 :]])
+        rejected(plan, results, [*reused[:index], *reused[index + 1 :]])
+    rejected(plan, results, [*reused, reused[0]], "overlap")
 
 
 def small_plan(*steps, replaces=None):
@@ -270,7 +270,7 @@ def test_reading_too_early_and_writing_an_argument_are_rejected():
     rejected(*small_plan(([2], [1]), ([0], [2])), [], "buffer 2 is not written on all ways")
     rejected(*small_plan(([0], [2]), ([2], [2])), [], "buffer 1 is not written.*it is returned")
     rejected(*small_plan(([0], [2]), ([2], [1, 0])), [], "step 1 writes buffer 0")
-    rejected(*small_plan(([0], [2]), ([2], [1])), [LentPlace(1, 0, 64, 1, 1)])
+    rejected(*small_plan(([0], [2]), ([2], [1])), [ReusedPlace(1, 0, 64, 1, 1)])
 
 
 def test_a_part_lies_with_its_rest():

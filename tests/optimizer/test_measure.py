@@ -11,10 +11,10 @@ import pytest
 from girih.hlo.build import Builder, build_module, build_region
 from girih.hlo.graph import Module, Region, signature_of
 from girih.hlo.types import F32, I1, I32, TensorType
-from girih.optimizer.lending import lend
 from girih.optimizer.measure import measure, size_of
 from girih.optimizer.memory import Interval, live_bound
 from girih.optimizer.orders.graph import task_graph
+from girih.optimizer.output_reuse import reuse_outputs
 from girih.optimizer.overwriting import hinders_of
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import donations
@@ -124,10 +124,10 @@ def test_the_measure_is_what_the_plan_needs(seed):
     module = program(seed)
     found, steps = measure(module), schedule(module)
     ranges = live_ranges(steps)
-    lent = lend(steps, ranges)
+    reused = reuse_outputs(steps, ranges)
     intervals = [
         Interval(size_of(buffer.bytes), *life)
-        for buffer, life in ranges.items() if buffer not in lent
+        for buffer, life in ranges.items() if buffer not in reused
     ]  # fmt: skip
     assert found.arena_bytes == live_bound(intervals)
     assert found.arena_bytes == sum(size_of(buffer.bytes) for buffer in found.at_peak)

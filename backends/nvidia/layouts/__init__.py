@@ -5,7 +5,8 @@
     shared.py      layouts of shared memory: swizzles, the widest access, ldmatrix, bank conflicts
     conversion.py  from one layout of registers to another: renaming, shuffles, shared memory
 
-`tile/spread.py` puts tiles of any sizes into them, `pipeline/fragment.py` those of a warp group.
+`tile/distributed_layout.py` puts tiles of any sizes into them, `pipeline/fragment.py` those of a
+warp group.
 """
 
 from __future__ import annotations

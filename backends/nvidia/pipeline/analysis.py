@@ -23,7 +23,7 @@ from . import fragment
 from .check import Check
 from .instructions import KINDS, ROWS
 from .roles import RolePropagation, merged
-from .work import Panel, PipelineProduct, PipelineWork, reach, shape
+from .work import Panel, PipelineProduct, PipelineWork, box_width, shape
 
 _SWIZZLES = (128, 64, 32)
 _MOST_DIMS = 5  # of a tensor map
@@ -232,7 +232,7 @@ def panel_of(load: Op, tile: Value, moves: bool) -> Panel:
         raise Unfit(f"a window of a product: {reason}")
     if steps[order[0]] != 1 or any(step > _MOST_STEP for step in steps):
         raise Unfit(f"a window of a product has every {steps}-th element")
-    if any(reach(*pair) > _MOST_BOX for pair in zip(sizes, steps, strict=True)):
+    if any(box_width(*pair) > _MOST_BOX for pair in zip(sizes, steps, strict=True)):
         raise Unfit(f"a window of {list(sizes)} of every {steps}-th element is too large")
     inner = sizes[order[0]]
     outer = math.prod(sizes[order[place]] for place in outer_places)

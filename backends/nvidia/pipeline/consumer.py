@@ -271,7 +271,7 @@ class Consumer(Role):
 
     def chain(self, loop: Op) -> None:
         """Products that only add up: each round's are issued while the last ones still run."""
-        f, products, body = self.f, self.plan.heads, loop.regions[0]
+        f, products, body = self.f, self.plan.first_products, loop.regions[0]
         places = [p.addend.index - 1 for p in products if p.addend is not None]
         lower, upper = self.bounds(loop)
         (ring,) = [ring for ring in self.plan.rings if ring.moves]
@@ -313,7 +313,7 @@ class Consumer(Role):
     def sequence(self, loop: Op) -> None:
         """Each product is awaited where it stands."""
         f, evaluator, body = self.f, self.evaluator, loop.regions[0]
-        products = self.plan.heads
+        products = self.plan.first_products
         moving = [ring for ring in self.plan.rings if ring.moves]
         self.wait_staying()
         lower, upper = self.bounds(loop)
@@ -341,14 +341,14 @@ class Consumer(Role):
         self.unpack(loop.results, list(self.resume(moving, inner.results)))
 
     def rotate(self, loop: Op) -> None:
-        """The tail of a round runs while the next round's values are computed.
+        """The second product of a round runs while the next round's values are computed.
 
-        A round issues its own heads and the tail of the round before, computes from the heads what
-        does not need that tail, and only then waits for it.
+        A round issues its own first products and the second of the round before, computes from the
+        first what does not need that second, and only then waits for it.
         """
         self.wait_staying()
         lower, upper = self.bounds(loop)
-        code = _Rotation(self, loop, self.plan.heads, self.plan.tails[0])
+        code = _Rotation(self, loop, self.plan.first_products, self.plan.second_products[0])
         state = code.begin(lower)
         first = self.f.add(lower, loop.step)
         always, early_masks = masks(self.plan.work)
@@ -370,36 +370,36 @@ class Consumer(Role):
             self.release(ring)
             self.advance(ring)
 
-    def start_heads(self, heads: Sequence[PipelineProduct], rings: Sequence[Ring]) -> list[Value]:
+    def start_first(self, first: Sequence[PipelineProduct], rings: Sequence[Ring]) -> list[Value]:
         """Starts the products of windows alone."""
         for ring in rings:
             self.wait(ring)
-        starts = [self.start(product) for product in heads]
+        starts = [self.start(product) for product in first]
         kept = [value for values, keep in starts if keep for value in values]
         kept = hopper.matrix_fence(self.f, kept)
         flying: list[Value] = []
-        for product, (values, keep) in zip(heads, starts, strict=True):
+        for product, (values, keep) in zip(first, starts, strict=True):
             if keep:
                 values, kept = kept[: len(values)], kept[len(values) :]
             flying += self.issue(product, values, keep)
         hopper.matrix_commit(self.f)
         return flying
 
-    def bind_heads(self, heads: Sequence[PipelineProduct], found: Sequence[Value]) -> None:
-        for product in heads:
+    def bind_first(self, first: Sequence[PipelineProduct], found: Sequence[Value]) -> None:
+        for product in first:
             count = self.blocks * product.columns // 2
             self.evaluator.bind(product.result, self.given(product, found[:count]))
             found = found[count:]
 
-    def heads(self, heads: Sequence[PipelineProduct], rings: Sequence[Ring]) -> None:
+    def compute_first(self, first: Sequence[PipelineProduct], rings: Sequence[Ring]) -> None:
         """The products of windows alone, awaited."""
-        found = hopper.matrix_wait(self.f, 0, self.start_heads(heads, rings))
-        self.bind_heads(heads, found)
+        found = hopper.matrix_wait(self.f, 0, self.start_first(first, rings))
+        self.bind_first(first, found)
         self.leave(rings)
 
-    def start_tail(
+    def start_second(
         self,
-        tail: PipelineProduct,
+        second: PipelineProduct,
         rings: Sequence[Ring],
         sums: Sequence[Value],
         flat: Sequence[Value],
@@ -407,14 +407,14 @@ class Consumer(Role):
         """Starts the product of a computed operand, of the round before."""
         for ring in rings:
             self.wait(ring)
-        steps = tail.depth // tail.kind.depth
+        steps = second.depth // second.kind.depth
         words = [
             [list(flat[4 * (block * steps + step) :][:4]) for step in range(steps)]
             for block in range(self.blocks)
         ]
-        keep = tail.addend is not None
+        keep = second.addend is not None
         sums, fenced = self.fenced(sums, keep, words)
-        found = self.issue(tail, sums, keep, fenced)
+        found = self.issue(second, sums, keep, fenced)
         hopper.matrix_commit(self.f)
         return found
 
@@ -475,34 +475,38 @@ class Consumer(Role):
 
 
 class _Rotation:
-    """A loop whose one tail is a round late: what it carries is the tail's left operand, what that
-    adds to, and the other values."""
+    """A loop whose second product is a round behind (as in FlashAttention): it carries that
+    product's left operand, what that adds to, and the other values."""
 
     def __init__(
-        self, consumer: Consumer, loop: Op, heads: Sequence[PipelineProduct], tail: PipelineProduct
+        self,
+        consumer: Consumer,
+        loop: Op,
+        first: Sequence[PipelineProduct],
+        second: PipelineProduct,
     ) -> None:
-        self.c, self.loop, self.heads, self.tail = consumer, loop, heads, tail
-        assert isinstance(tail.left, Tile)
+        self.c, self.loop, self.first, self.second = consumer, loop, first, second
+        assert isinstance(second.left, Tile)
         body = self.body = loop.regions[0]
         self.arguments = body.arguments[1:]
-        self.number = number = body.results.index(tail.result)  # of what the tail makes
-        late = _depends(body, self.arguments[number])
+        self.number = number = body.results.index(second.result)  # of what the second product makes
+        behind = _depends(body, self.arguments[number])
         self.early = [
-            n for n, value in enumerate(body.results) if n != number and value not in late
+            n for n, value in enumerate(body.results) if n != number and value not in behind
         ]
         others = range(len(self.arguments))
         self.rest = [n for n in others if n != number and n not in self.early]
         self.kept = [*self.early, *self.rest]
-        self.head_rings, self.tail_rings = consumer._rings(heads), consumer._rings([tail])
-        self.moving = [*self.head_rings, *self.tail_rings]
+        self.first_rings, self.second_rings = consumer._rings(first), consumer._rings([second])
+        self.moving = [*self.first_rings, *self.second_rings]
 
     def begin(self, lower: Value) -> list[list[Value]]:
-        """The first round, without its tail."""
+        """The first round, without its second product."""
         c = self.c
         initial = {n: c.whole(a, self.loop.operands[2 + n]) for n, a in enumerate(self.arguments)}
         with c.evaluator.scope():
             self._enter(lower, initial)
-            c.heads(self.heads, self.head_rings)
+            c.compute_first(self.first, self.first_rings)
             values = self._compute(self.kept)
             words, sums = self._prepare()
         return [words, sums, *values]
@@ -522,19 +526,19 @@ class _Rotation:
             with evaluator.scope():
                 self._enter(inner.index, carried)
                 c.take_turn()
-                flying = c.start_heads(self.heads, self.head_rings)
-                over = c.start_tail(self.tail, self.tail_rings, sums, words)
+                flying = c.start_first(self.first, self.first_rings)
+                over = c.start_second(self.second, self.second_rings, sums, words)
                 c.give_turn()
-                c.bind_heads(self.heads, hopper.matrix_wait(f, 1, flying))
-                c.leave(self.head_rings)
+                c.bind_first(self.first, hopper.matrix_wait(f, 1, flying))
+                c.leave(self.first_rings)
                 soon = self._compute(self.early)
                 hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
                 over = hopper.matrix_wait(f, 0, over)
-                c.leave(self.tail_rings)
+                c.leave(self.second_rings)
                 value = self.arguments[self.number]
                 evaluator.bind(value, evaluator.given(value, over))
-                late_values = self._compute(self.rest)
-                found = [*self._prepare(), *soon, *late_values]
+                rest = self._compute(self.rest)
+                found = [*self._prepare(), *soon, *rest]
             flat = [element for one in found for element in one]
             inner.carry(*c.flat(self.moving), *flat)
         found = _split(c.resume(self.moving, inner.results), state)
@@ -542,11 +546,13 @@ class _Rotation:
         return found
 
     def end(self, state: Sequence[list[Value]]) -> None:
-        """The last round's tail, and the loop's results."""
+        """The last round's second product, and the loop's results."""
         c, evaluator = self.c, self.c.evaluator
         words, sums, *given = state
-        over = hopper.matrix_wait(c.f, 0, c.start_tail(self.tail, self.tail_rings, sums, words))
-        c.leave(self.tail_rings)
+        over = hopper.matrix_wait(
+            c.f, 0, c.start_second(self.second, self.second_rings, sums, words)
+        )
+        c.leave(self.second_rings)
         for n, found in zip(self.kept, given, strict=True):
             evaluator.bind(self.loop.results[n], evaluator.given(self.loop.results[n], found))
         result = self.loop.results[self.number]
@@ -562,10 +568,10 @@ class _Rotation:
         return [self.c.whole(self.arguments[n], self.body.results[n]) for n in which]
 
     def _prepare(self) -> tuple[list[Value], list[Value]]:
-        """What the tail takes: its left operand's words, and what it adds to."""
-        words = self.c.words(self.tail)
+        """What the second product takes: its left operand's words, and what it adds to."""
+        words = self.c.words(self.second)
         assert words is not None
-        return [w for block in words for step in block for w in step], self.c.start(self.tail)[0]
+        return [w for block in words for step in block for w in step], self.c.start(self.second)[0]
 
 
 def _depends(body: Region, value: Tile) -> set[Tile]:

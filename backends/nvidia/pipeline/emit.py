@@ -10,7 +10,7 @@ from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ..frame import Parameter, Unfit, Unit, barrier
 from ..launch import Argument, KernelCode, KernelMemory
-from ..reach import along, sum_of
+from ..layout_code import along, sum_of
 from ..target import NvidiaTarget
 from . import fragment
 from . import instructions as hopper
@@ -58,7 +58,7 @@ class _PipelineKernel:
         )
         self.f = self.entry.function
         values = dict(zip((p.label for p in parameters), self.entry.pointers, strict=True))
-        panels = [*plan.work.panels, *(late.panel for late in plan.late)]
+        panels = [*plan.work.panels, *(load.panel for load in plan.epilogue_loads)]
         self.maps = {panel: values[f"panel{n}"] for n, panel in enumerate(panels)}
         self.store_maps = {store: values[f"store{n}"] for n, store in enumerate(plan.stores)}
         self.pointers = {slot: values[f"memory{slot}"] for slot in self.direct_slots()}
@@ -70,8 +70,8 @@ class _PipelineKernel:
             ring = plan.ring(panel)
             share = ring.shares[ring.panels.index(panel)]
             found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
-        for number, late in enumerate(plan.late, len(found)):
-            found.append(Parameter(f"panel{number}", late.panel.tensor_map()))
+        for number, load in enumerate(plan.epilogue_loads, len(found)):
+            found.append(Parameter(f"panel{number}", load.panel.tensor_map()))
         for number, (store, staged) in enumerate(plan.stores.items()):
             memory = store.operands[0]
             argument: Argument = tensor_map(
@@ -90,7 +90,7 @@ class _PipelineKernel:
     def direct_slots(self) -> list[int]:
         """Memories that threads read or write without the copy engine."""
         panels = {panel.op for panel in self.work.panels}
-        panels.update(late.panel.op for late in self.plan.late)
+        panels.update(load.panel.op for load in self.plan.epilogue_loads)
         slots: set[int] = set()
         for op in self.work.kernel.regions[0].walk():
             if op.name == "tile_load" and op not in panels:

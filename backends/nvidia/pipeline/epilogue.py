@@ -8,11 +8,11 @@ from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import Value, elements
 from .. import layouts
-from ..reach import sum_of
+from ..layout_code import sum_of
 from . import fragment
 from . import instructions as hopper
 from .consumer import Consumer
-from .late import Arrivals
+from .epilogue_loads import Arrivals
 from .registers import Registers
 from .schedule import StagedStore
 from .windows import WindowAddresses

@@ -8,7 +8,7 @@ from ... import llvm
 from ...llvm import Value
 from ..frame import rolled
 from . import instructions as hopper
-from .late import Late
+from .epilogue_loads import EpilogueLoad
 from .rings import Role
 from .schedule import Ring
 from .work import Panel
@@ -26,8 +26,8 @@ class Producer(Role):
                 if not ring.moves:
                     self.fill(ring)
             self.loop()
-            for late in self.plan.late:
-                self.fill_late(late)
+            for load in self.plan.epilogue_loads:
+                self.fill_epilogue_load(load)
 
     def loop(self) -> None:
         loop = self.plan.work.loop
@@ -59,20 +59,20 @@ class Producer(Role):
                 self.copy(panel, f.add(start, ring.place(panel)), full, share)
         self.advance(ring)
 
-    def fill_late(self, late: Late) -> None:
+    def fill_epilogue_load(self, load: EpilogueLoad) -> None:
         """Starts the copies of a window behind the loop, in as many stages as it takes."""
-        f, panel, ring = self.f, late.panel, self.plan.late_ring
+        f, panel, ring = self.f, load.panel, self.plan.epilogue_ring
         with f.within(panel.op):
             coordinates = [self.evaluator.scalar(panel.op.offsets[dim]) for dim in panel.order]
-            for chunks in late.fills:
+            for chunks in load.fills:
                 stage, parity = self.states[ring]
                 hopper.barrier_wait(f, self.empty(ring, stage), parity)
                 full = self.full(ring, stage)
-                hopper.barrier_expect(f, full, len(chunks) * late.chunk_bytes)
+                hopper.barrier_expect(f, full, len(chunks) * load.chunk_bytes)
                 start = self.stage_offset(ring, stage)
                 for number, chunk in enumerate(chunks):
                     self.copy_chunk(
-                        panel, chunk, f.add(start, number * late.chunk_bytes), full, coordinates, 0
+                        panel, chunk, f.add(start, number * load.chunk_bytes), full, coordinates, 0
                     )
                 self.advance(ring)
 

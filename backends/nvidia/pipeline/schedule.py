@@ -23,8 +23,8 @@ from ..frame import Unfit
 from ..raster import Raster, raster
 from ..target import Architecture
 from .analysis import mapped
+from .epilogue_loads import EpilogueLoad, find_epilogue_loads
 from .instructions import ROWS, WARPGROUP
-from .late import Late, late_windows
 from .work import (
     COLUMN,
     Panel,
@@ -104,8 +104,8 @@ class Schedule:
     style: Style
     groups: int  # warp groups that multiply
     rings: tuple[Ring, ...]
-    heads: tuple[PipelineProduct, ...]  # of the loop; ROTATE: those of windows alone
-    tails: tuple[PipelineProduct, ...]
+    first_products: tuple[PipelineProduct, ...]  # of the loop; ROTATE: those of windows alone
+    second_products: tuple[PipelineProduct, ...]
     stores: dict[Op, StagedStore]  # those that are not here are direct
     staging: int  # offset
     staging_bytes: int  # of one group
@@ -117,7 +117,7 @@ class Schedule:
     turned: frozenset[int]  # axes that are walked from their end
     blocks: Dim
     ping_pong: bool
-    late: tuple[Late, ...]
+    epilogue_loads: tuple[EpilogueLoad, ...]
 
     @property
     def threads(self) -> int:
@@ -142,8 +142,8 @@ class Schedule:
         return not surely_at_most(self.tiles * self.cluster, self.blocks)
 
     @property
-    def late_ring(self) -> Ring:
-        """The ring that late windows come through."""
+    def epilogue_ring(self) -> Ring:
+        """The ring that windows of the epilogue come through."""
         return next(ring for ring in self.rings if ring.moves)
 
     def ring(self, panel: Panel) -> Ring:
@@ -152,10 +152,10 @@ class Schedule:
 
 def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
     """The schedule of a tile function; Unfit where the machine is too small for it."""
-    style, heads, tails = _style(work)
-    groups = _groups(work, style, heads, tails)
+    style, first, second = _style(work)
+    groups = _groups(work, style, first, second)
     cluster, axis = _cluster(work, style, architecture)
-    bundles = _bundles(work, style, heads, tails)
+    bundles = _bundles(work, style, first, second)
     stores, staging, stages = _memory(work, groups, bundles, architecture.shared_bytes)
     fixed = groups * staging
     rings: list[Ring] = []
@@ -176,12 +176,12 @@ def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
     clusters = _tiles(work) // cluster
     wide = style is Style.ROTATE
     return Schedule(
-        work, style, groups, tuple(rings), heads, tails, stores, offset, staging, total,
+        work, style, groups, tuple(rings), first, second, stores, offset, staging, total,
         (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
         _order(work, cluster), _turned(work),
         cluster * minimum(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
-        late_windows(work, moving[0]) if style is Style.CHAIN else (),
+        find_epilogue_loads(work, moving[0]) if style is Style.CHAIN else (),
     )  # fmt: skip
 
 
@@ -213,10 +213,10 @@ def _style(
     runs = least is not None and surely_at_most(1, least[0])
     if runs and all(_chains(work, product) for product in inner):
         return Style.CHAIN, inner, ()
-    heads = tuple(p for p in inner if isinstance(p.left, Panel) and p.addend is None)
-    tails = tuple(p for p in inner if p not in heads)
-    if runs and heads and len(tails) == 1 and _rotates(work, heads, tails[0]):
-        return Style.ROTATE, heads, tails
+    first = tuple(p for p in inner if isinstance(p.left, Panel) and p.addend is None)
+    second = tuple(p for p in inner if p not in first)
+    if runs and first and len(second) == 1 and _rotates(work, first, second[0]):
+        return Style.ROTATE, first, second
     return Style.SEQUENCE, inner, ()
 
 
@@ -235,17 +235,17 @@ def _chains(work: PipelineWork, product: PipelineProduct) -> bool:
     )
 
 
-def _rotates(work: PipelineWork, heads: Sequence[PipelineProduct], tail: PipelineProduct) -> bool:
-    """Whether the tail's result is only carried on, so that it may come a round later."""
+def _rotates(work: PipelineWork, first: Sequence[PipelineProduct], second: PipelineProduct) -> bool:
+    """Whether the second product's result is only carried on, so that it may come a round later."""
     loop = work.loop
     assert loop is not None
     body = loop.regions[0]
-    uses = body.uses[tail.result]
+    uses = body.uses[second.result]
     return (
-        isinstance(tail.left, Value)
+        isinstance(second.left, Value)
         and len(uses) == 1
         and uses[0][0] is None
-        and not ({p for h in heads for p in h.panels} & set(tail.panels))
+        and not ({p for h in first for p in h.panels} & set(second.panels))
     )
 
 
@@ -263,15 +263,15 @@ def carried_zero(work: PipelineWork, product: PipelineProduct) -> bool:
 def _groups(
     work: PipelineWork,
     style: Style,
-    heads: Sequence[PipelineProduct],
-    tails: Sequence[PipelineProduct],
+    first: Sequence[PipelineProduct],
+    second: Sequence[PipelineProduct],
 ) -> int:
     """Warp groups that multiply: enough for the sums to fit their registers."""
     blocks = work.rows // ROWS
     live = sum(product.columns for product in work.products) // 2
     if style is Style.ROTATE:  # results, and operands of 16 bits
         live = (
-            sum(p.columns for p in heads) // 2 + sum(p.columns + p.depth // 2 for p in tails) // 2
+            sum(p.columns for p in first) // 2 + sum(p.columns + p.depth // 2 for p in second) // 2
         )
     widest = max(product.columns for product in work.products) // 2
     for groups in (2, 3, 1):
@@ -338,13 +338,14 @@ def _turned(work: PipelineWork) -> frozenset[int]:
 def _bundles(
     work: PipelineWork,
     style: Style,
-    heads: Sequence[PipelineProduct],
-    tails: Sequence[PipelineProduct],
+    first: Sequence[PipelineProduct],
+    second: Sequence[PipelineProduct],
 ) -> list[tuple[tuple[Panel, ...], bool]]:
-    """Panels that are filled together: those that stay, then those of heads and of tails."""
+    """Panels that are filled together: those that stay, then those of first and of second
+    products."""
     staying = tuple(panel for panel in work.panels if not panel.moves)
     found: list[tuple[tuple[Panel, ...], bool]] = [((panel,), False) for panel in staying]
-    for products in (heads, tails) if style is not Style.SEQUENCE else [(p,) for p in heads]:
+    for products in (first, second) if style is not Style.SEQUENCE else [(p,) for p in first]:
         known = {panel for panels, _ in found for panel in panels}
         panels = tuple(
             dict.fromkeys(p for one in products for p in one.panels if p.moves and p not in known)

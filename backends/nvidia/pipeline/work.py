@@ -107,7 +107,7 @@ def tensor_map(
     """The map of boxes of a row-major array, of `sizes` elements, every so many-th of the array's;
     `order`, `sizes` and `steps` have the fastest dim first."""
     steps = steps or [1] * len(sizes)
-    box = tuple(reach(size, step) for size, step in zip(sizes, steps, strict=True))
+    box = tuple(box_width(size, step) for size, step in zip(sizes, steps, strict=True))
     every = tuple(steps) if any(step != 1 for step in steps) else ()
     width = memory.element.bits // 8
     strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
@@ -116,7 +116,7 @@ def tensor_map(
     return KernelTensorMap(KernelMemory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
 
 
-def reach(size: int, step: int) -> int:
+def box_width(size: int, step: int) -> int:
     """How wide a box has to be of which the copy engine takes `size` elements, every so many-th."""
     return size * step
 

@@ -1,7 +1,7 @@
 """Operations from memory to memory, one after another: who does them, and where values lie.
 
 `KernelWork` is a kernel of several launches, in which every operation has a grid of its own. A
-block of a tile function (tile/team.py) does the same operations with its own threads.
+block of a tile function (tile/block_wide.py) does the same operations with its own threads.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from ...llvm import elements, elementwise
 from ..target import WARP, NvidiaTarget
 from . import matrix
 from .analysis import Facts, OperandSource
+from .distributed_layout import DistributedLayout, blocked, log2, patches
 from .matrix import Plan
 from .patches import plan as rows_plan
 from .shared import CHUNK
-from .spread import Spread, blocked, log2, patches
 
 ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
 MOST_ELEMENTS = 64  # of a tile, before a block gets more than THREADS threads
@@ -38,8 +38,8 @@ def is_elementwise(op: Op) -> bool:
 
 
 class Assignment:
-    """`threads` of a block; `spreads` of values, where a flexible value has none; `products`: those
-    whose operands lie in rows of shared memory, by matrix instructions or not."""
+    """`threads` of a block; `tile_layouts` of values, where a flexible value has none; `products`:
+    those whose operands lie in rows of shared memory, by matrix instructions or not."""
 
     def __init__(self, facts: Facts, target: NvidiaTarget) -> None:
         self.facts, self.target = facts, target
@@ -53,13 +53,13 @@ class Assignment:
         self.skipped = frozenset(
             move for load in self.direct for move in self._moves_behind(load.result)
         )
-        self.spreads: dict[Value, Spread] = {}
+        self.tile_layouts: dict[Value, DistributedLayout] = {}
         self._loads: list[Value] = []
         self._region(facts.region)
         for value in self._loads:
-            self.spreads.setdefault(value, self.blocked(value.dims))
+            self.tile_layouts.setdefault(value, self.blocked(value.dims))
 
-    def blocked(self, dims: Sequence[int]) -> Spread:
+    def blocked(self, dims: Sequence[int]) -> DistributedLayout:
         """The layout for coalesced access of a tile of these dims."""
         return blocked(dims, self.vectors.get(tuple(dims), 4), self.threads)
 
@@ -247,25 +247,25 @@ class Assignment:
         elif op.name == "reduce":
             self._reduce(op)
         elif op in self.products:
-            self.spreads[op.result] = self.products[op].sums
+            self.tile_layouts[op.result] = self.products[op].sums
         elif op.name in ("dot_general", "convolution"):
-            self.spreads[op.result] = patches(op.result.dims, self.threads)
+            self.tile_layouts[op.result] = patches(op.result.dims, self.threads)
         elif is_elementwise(op):
             self._elementwise(op)
         else:
             for value in op.results:
-                self.spreads[value] = self.blocked(value.dims)
+                self.tile_layouts[value] = self.blocked(value.dims)
 
     def _scalars(self, op: Op) -> None:
         if op.name == "reduce":
             for value in op.operands[: len(op.results)]:
                 self._anchor(value)
 
-    def _anchor(self, value: Value) -> Spread:
+    def _anchor(self, value: Value) -> DistributedLayout:
         """The layout of a value, decided now if it is open."""
-        found = self.spreads.get(value)
+        found = self.tile_layouts.get(value)
         if found is None:
-            found = self.spreads[value] = self.blocked(value.dims)
+            found = self.tile_layouts[value] = self.blocked(value.dims)
         return found
 
     def _is_open(self, value: Value) -> bool:
@@ -273,41 +273,43 @@ class Assignment:
         return value.op is not None and value.op.name in ("tile_load", "tile_gather")
 
     def _elementwise(self, op: Op) -> None:
-        known = [self.spreads[value] for value in op.operands if value in self.spreads]
-        opened = [v for v in op.operands if v.rank and v not in self.spreads and self._is_open(v)]
+        known = [self.tile_layouts[value] for value in op.operands if value in self.tile_layouts]
+        opened = [
+            v for v in op.operands if v.rank and v not in self.tile_layouts and self._is_open(v)
+        ]
         if not known and not opened:
             return
         chosen = self._best(known) if known else self.blocked(op.result.dims)
         for value in opened:
-            self.spreads[value] = chosen
-        self.spreads[op.result] = chosen
+            self.tile_layouts[value] = chosen
+        self.tile_layouts[op.result] = chosen
 
-    def _best(self, spreads: Sequence[Spread]) -> Spread:
+    def _best(self, tile_layouts: Sequence[DistributedLayout]) -> DistributedLayout:
         """That of a matrix product if there is one, else the first."""
         sums = {found.sums for found in self.products.values()}
-        return next((one for one in spreads if one in sums), spreads[0])
+        return next((one for one in tile_layouts if one in sums), tile_layouts[0])
 
     def _move(self, op: Op) -> None:
         operand = op.operands[0]
-        if operand not in self.spreads:
+        if operand not in self.tile_layouts:
             if operand.rank and self._is_open(operand):
                 self._anchor(operand)
             elif operand.rank == 0 or op.name == "transpose" or _same_size(op):
                 return
-        source = self.spreads.get(operand) or self.blocked(operand.dims)
+        source = self.tile_layouts.get(operand) or self.blocked(operand.dims)
         if op.name == "transpose":
             moved = source.permuted(op.permutation)
         else:
             moved = source.reshaped(op.result.dims)
-        self.spreads[op.result] = moved or self.blocked(op.result.dims)
+        self.tile_layouts[op.result] = moved or self.blocked(op.result.dims)
 
     def _reduce(self, op: Op) -> None:
         count = len(op.results)
         source = self._anchor(op.operands[0])
         for value in op.operands[1:count]:
-            self.spreads.setdefault(value, source)
+            self.tile_layouts.setdefault(value, source)
         for value in op.results:
-            self.spreads[value] = source.without(op.dimensions)[0]
+            self.tile_layouts[value] = source.without(op.dimensions)[0]
 
     # Control flow: carried values keep their layout.
 
@@ -315,31 +317,31 @@ class Assignment:
         skip = 2 if op.name == "tile_for" else 0
         body = op.regions[-1]
         arguments = body.arguments[1:] if op.name == "tile_for" else body.arguments
-        carried: dict[int, Spread] = {}
+        carried: dict[int, DistributedLayout] = {}
         for number, value in enumerate(op.operands[skip:]):
-            if value.rank and value in self.spreads and not self._is_open(value):
-                carried[number] = self.spreads[value]
+            if value.rank and value in self.tile_layouts and not self._is_open(value):
+                carried[number] = self.tile_layouts[value]
         for _ in range(3):
             before = dict(carried)
             for region in op.regions:
                 inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
-                for number, spread in carried.items():
-                    self.spreads[inner[number]] = spread
+                for number, layout in carried.items():
+                    self.tile_layouts[inner[number]] = layout
             for region in op.regions:
                 self._region(region)
             for number, value in enumerate(body.results):
-                if value.rank and value in self.spreads:
-                    own = self.spreads[value]
+                if value.rank and value in self.tile_layouts:
+                    own = self.tile_layouts[value]
                     carried[number] = self._best([carried.get(number, own), own])
             if carried == before:
                 break
         for number, value in enumerate(body.results):
             if value.rank:
-                spread = carried.setdefault(number, self.blocked(value.dims))
-                self.spreads[op.results[number]] = spread
+                layout = carried.setdefault(number, self.blocked(value.dims))
+                self.tile_layouts[op.results[number]] = layout
                 for region in op.regions:
                     inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
-                    self.spreads[inner[number]] = spread
+                    self.tile_layouts[inner[number]] = layout
         assert len(arguments) == len(op.results)
 
     def _branches(self, op: Op) -> None:
@@ -349,11 +351,13 @@ class Assignment:
             if result.rank:
                 sides = [region.results[number] for region in op.regions]
                 known = [
-                    self.spreads[value]
+                    self.tile_layouts[value]
                     for value in sides
-                    if value in self.spreads and not self._is_open(value)
+                    if value in self.tile_layouts and not self._is_open(value)
                 ]
-                self.spreads[result] = self._best(known) if known else self.blocked(result.dims)
+                self.tile_layouts[result] = (
+                    self._best(known) if known else self.blocked(result.dims)
+                )
 
 
 def _same_size(op: Op) -> bool:

@@ -14,11 +14,11 @@ from ...llvm.index import Affine, LoopAxis, number, of_axis
 from .. import layouts, raster
 from ..frame import Entry, Parameter, Unit
 from ..launch import KernelMemory
+from ..layout_code import along, sum_of
 from ..layouts import AddressTerm
-from ..reach import along, sum_of
 from ..target import NvidiaTarget
+from .distributed_layout import DistributedLayout
 from .shared import ALIGNMENT, CHUNK, Arena, Hazards, PaddedTile
-from .spread import Spread
 
 
 class KernelBlock:
@@ -60,18 +60,18 @@ class KernelBlock:
         self._parts: dict[tuple[int, ...], Affine] = {}
         self._owners: dict[int, llvm.Value] = {}
 
-    def part(self, spread: Spread, d: int) -> Affine:
+    def part(self, layout: DistributedLayout, d: int) -> Affine:
         """The thread's part of an element's index along dim d."""
-        steps = tuple(basis[d] for basis in spread.threads)
+        steps = tuple(basis[d] for basis in layout.threads)
         if not any(steps):
             return number(0)
         found = self._parts.get(steps)
         if found is None:
             with self.f.at(self._head):
-                total = self.sum_of(along(spread.layout, d))
+                total = self.sum_of(along(layout.linear, d))
                 wide = self.f.cast("zext", total, "i64")
             multiple = math.gcd(*steps)
-            axis = LoopAxis(wide, spread.extents[d], depth=0, multiple=multiple)
+            axis = LoopAxis(wide, layout.extents[d], depth=0, multiple=multiple)
             found = self._parts[steps] = of_axis(axis)
         return found
 
@@ -79,7 +79,7 @@ class KernelBlock:
         """The sum of the terms of a linear map of this thread's lane and warp, i32."""
         return sum_of(self.f, terms, self.thread, self.threads, **inputs)
 
-    def reach(
+    def common_address(
         self, rows: PaddedTile, terms: Sequence[AddressTerm], **inputs: llvm.Value
     ) -> llvm.Value:
         """What all addresses of a thread in a tile in shared memory have in common, i32."""
@@ -96,9 +96,9 @@ class KernelBlock:
         base = f.emit(kind, f"getelementptr i8, {kind} @shared, {f.xor(common, access.xor)}")
         return f.emit(kind, f"getelementptr i8, {base}, i32 {rows.piece.start + access.add}")
 
-    def index(self, spread: Spread, place: Sequence[int]) -> list[Affine]:
+    def index(self, layout: DistributedLayout, place: Sequence[int]) -> list[Affine]:
         """The index of the element that stands in the register at `place`."""
-        return [self.part(spread, d) + at for d, at in enumerate(place)]
+        return [self.part(layout, d) + at for d, at in enumerate(place)]
 
     def owner(self, copies: int) -> llvm.Value | None:
         """Whether this thread is the first of those whose numbers differ in the bits `copies`;
@@ -113,15 +113,18 @@ class KernelBlock:
         return found
 
     def inside(
-        self, spread: Spread, place: Sequence[int], dimensions: Sequence[int] | None = None
+        self,
+        layout: DistributedLayout,
+        place: Sequence[int],
+        dimensions: Sequence[int] | None = None,
     ) -> llvm.Value | None:
         """Whether the element of a register lies in the tile (along some dims); None: always."""
         f = self.f
         total: llvm.Value | None = None
-        for d in range(len(spread.dims)) if dimensions is None else dimensions:
-            index = self.part(spread, d) + place[d]
-            if index.high >= spread.dims[d]:
-                one = f.compare("ult", self.scalar(index), spread.dims[d])
+        for d in range(len(layout.dims)) if dimensions is None else dimensions:
+            index = self.part(layout, d) + place[d]
+            if index.high >= layout.dims[d]:
+                one = f.compare("ult", self.scalar(index), layout.dims[d])
                 total = one if total is None else f.land(total, one)
         return total
 

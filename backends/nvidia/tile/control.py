@@ -7,40 +7,40 @@ from collections.abc import Sequence
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
 from . import ring
+from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .operands import staged
-from .spread import Spread
 
 
-def _spreads(e: Emitter, values: Sequence[Value]) -> list[Spread | None]:
+def _tile_layouts(e: Emitter, values: Sequence[Value]) -> list[DistributedLayout | None]:
     """Layouts of carried values; None for scalars."""
-    return [e.spread(value) if value.rank else None for value in values]
+    return [e.layout(value) if value.rank else None for value in values]
 
 
 def _opened(
-    e: Emitter, values: Sequence[Value], spreads: Sequence[Spread | None]
+    e: Emitter, values: Sequence[Value], tile_layouts: Sequence[DistributedLayout | None]
 ) -> list[list[llvm.Value]]:
-    return [e.opened(value, spread) for value, spread in zip(values, spreads, strict=True)]
+    return [e.opened(value, layout) for value, layout in zip(values, tile_layouts, strict=True)]
 
 
 def _closed(
     e: Emitter,
     values: Sequence[Value],
-    spreads: Sequence[Spread | None],
+    tile_layouts: Sequence[DistributedLayout | None],
     registers: Sequence[llvm.Value],
     counts: Sequence[int],
 ) -> None:
     first = 0
-    for value, spread, count in zip(values, spreads, counts, strict=True):
-        e.closed(value, spread, registers[first : first + count])
+    for value, layout, count in zip(values, tile_layouts, counts, strict=True):
+        e.closed(value, layout, registers[first : first + count])
         first += count
 
 
 def tile_for(e: Emitter, op: Op) -> None:
     f = e.f
     region = op.regions[0]
-    spreads = _spreads(e, op.results)
-    start = _opened(e, op.operands[2:], spreads)
+    tile_layouts = _tile_layouts(e, op.results)
+    start = _opened(e, op.operands[2:], tile_layouts)
     counts = [len(values) for values in start]
     lower, upper = (e.integer(value) for value in op.operands[:2])
     _hoist(e, op)
@@ -56,15 +56,15 @@ def tile_for(e: Emitter, op: Op) -> None:
         slots: list[llvm.Value] = []
         if ahead is not None:
             slots.append(ring.turn(e, ahead, loop.index, upper, loop.carried[-1]))
-        _closed(e, region.arguments[1:], spreads, loop.carried, counts)
+        _closed(e, region.arguments[1:], tile_layouts, loop.carried, counts)
         e.region(region)
-        following = _opened(e, region.results, spreads)
+        following = _opened(e, region.results, tile_layouts)
         e.leave(outer)
         loop.carry(*(one for some in following for one in some), *slots)
     e.block.hazards.forget()
     if ahead is not None:
         ring.end(e, ahead)
-    _closed(e, op.results, spreads, loop.results, counts)
+    _closed(e, op.results, tile_layouts, loop.results, counts)
 
 
 def _hoist(e: Emitter, op: Op) -> None:
@@ -84,8 +84,8 @@ def while_loop(e: Emitter, op: Op) -> None:
     """Carried registers lie on the stack while code is emitted; LLVM takes them off again."""
     f = e.f
     condition, body = op.regions
-    spreads = _spreads(e, op.results)
-    start = _opened(e, op.operands, spreads)
+    tile_layouts = _tile_layouts(e, op.results)
+    start = _opened(e, op.operands, tile_layouts)
     counts = [len(values) for values in start]
     values = [one for some in start for one in some]
     places = [f.alloca(one.type, align=8) for one in values]
@@ -103,7 +103,7 @@ def while_loop(e: Emitter, op: Op) -> None:
     f.start_block(head)
     e.block.hazards.forget()
     outer = e.enter()
-    _closed(e, condition.arguments, spreads, taken(), counts)
+    _closed(e, condition.arguments, tile_layouts, taken(), counts)
     e.region(condition)
     holds = e.scalar(condition.results[0])
     e.leave(outer)
@@ -111,28 +111,28 @@ def while_loop(e: Emitter, op: Op) -> None:
     f.branch(holds, turn, done)
     f.start_block(turn)
     outer = e.enter()
-    _closed(e, body.arguments, spreads, taken(), counts)
+    _closed(e, body.arguments, tile_layouts, taken(), counts)
     e.region(body)
-    following = _opened(e, body.results, spreads)
+    following = _opened(e, body.results, tile_layouts)
     e.leave(outer)
     keep([one for some in following for one in some])
     f.jump(head)
     f.start_block(done)
     e.block.hazards.forget()
-    _closed(e, op.results, spreads, taken(), counts)
+    _closed(e, op.results, tile_layouts, taken(), counts)
 
 
 def branches(e: Emitter, op: Op) -> None:
     """`if` (then, else) and `case` (by number; the last one for numbers out of range)."""
     chosen = e.scalar(op.operands[0])
     assert isinstance(chosen, llvm.Value)
-    spreads = _spreads(e, op.results)
+    tile_layouts = _tile_layouts(e, op.results)
     counts: list[int] = []
 
     def side(region: Region) -> list[llvm.Value]:
         outer = e.enter()
         e.region(region)
-        results = _opened(e, region.results, spreads)
+        results = _opened(e, region.results, tile_layouts)
         e.leave(outer)
         counts[:] = [len(values) for values in results]
         return [one for some in results for one in some]
@@ -151,4 +151,4 @@ def branches(e: Emitter, op: Op) -> None:
         e.block.hazards.forget()
         return branch.results
 
-    _closed(e, op.results, spreads, decide(0), counts)
+    _closed(e, op.results, tile_layouts, decide(0), counts)

@@ -15,12 +15,12 @@ from ...llvm.index import ZERO, Affine, Indexer, LoopAxis, Scopes, delinear, lin
 from ...plain.monoid import flat, unflat
 from ..frame import rolled
 from ..plain.products import convolution_slides
+from .block_wide import emit_block_wide
+from .distributed_layout import DistributedLayout
 from .dot import added, widened
 from .emitter import Emitter
 from .scope import Tile
 from .shared import CHUNK
-from .spread import Spread
-from .team import together
 
 _UNROLLED = 16  # places of a window and input features whose loads may stand side by side
 
@@ -29,34 +29,34 @@ def convolution(e: Emitter, op: Op) -> None:
     """convolution of any dims and groups; one of a dilated image, or of groups of the batch, is
     done in memory."""
     if any(step != 1 for step in op.lhs_dilation) or op.batch_group_count != 1:
-        together(e, op)
+        emit_block_wide(e, op)
         return
     f = e.f
     sides = _ConvolutionSides(e, op)
-    spread, element = e.spread(op.result), op.result.element
+    layout, element = e.layout(op.result), op.result.element
     zero = elements.register_constant(element, element.dtype.type(0), 1)
-    start: list[Register] = [zero] * len(spread.alive)
+    start: list[Register] = [zero] * len(layout.alive)
     turns = math.prod(sides.inner)
     metadata = rolled(f) if turns > _UNROLLED else ""
     with f.for_range(0, turns, 1, flat(start), metadata=metadata) as loop:
-        totals = dict(zip(spread.alive, unflat(loop.carried, start), strict=True))
+        totals = dict(zip(layout.alive, unflat(loop.carried, start), strict=True))
         sides.turn(loop.index)
-        width = sides.width(spread)
-        for first in range(0, spread.count, width):
-            place = spread.places[first]
+        width = sides.width(layout)
+        for first in range(0, layout.count, width):
+            place = layout.places[first]
             if place is None:
                 continue
-            index = e.block.index(spread, place)
+            index = e.block.index(layout, place)
             left, right = sides.image(index, width), sides.kernel(index, width)
             for lane in range(width):
                 number = first + lane
                 if number in totals:
                     totals[number] = added(e, op, totals[number], left[lane], right[lane])
-        loop.carry(*flat([totals[number] for number in spread.alive]))
-    tile: Tile = [None] * spread.count
-    for number, one in zip(spread.alive, unflat(loop.results, start), strict=True):
+        loop.carry(*flat([totals[number] for number in layout.alive]))
+    tile: Tile = [None] * layout.count
+    for number, one in zip(layout.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
-    e.set(op.result, spread, tile)
+    e.set(op.result, layout, tile)
 
 
 class _ConvolutionSides:
@@ -74,7 +74,7 @@ class _ConvolutionSides:
         self.each = outputs // op.feature_group_count
         self.reversal = window_attributes(op)[4]
 
-    def width(self, spread: Spread) -> int:
+    def width(self, layout: DistributedLayout) -> int:
         """Results that are taken at once: features of one group, or of one each."""
         op, last = self.op, self.op.result.rank - 1
         if (op.output_feature_dimension, op.kernel_output_feature_dimension) != (
@@ -84,7 +84,7 @@ class _ConvolutionSides:
             return 1
         if self.alone and op.input_feature_dimension != self.left.rank - 1:
             return 1
-        width = spread.vector(max(1, CHUNK // self.right.element.itemsize))
+        width = layout.vector(max(1, CHUNK // self.right.element.itemsize))
         sizes = [self.op.result.dims[-1], self.right.dims[-1]]
         if op.feature_group_count > 1:
             sizes.append(self.left.dims[-1] if self.alone else self.each)

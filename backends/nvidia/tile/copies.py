@@ -10,10 +10,10 @@ from ..atoms import CopyAtom, thread_copy
 from ..frame import Unfit
 from ..target import WARP
 from .analysis import OperandSource, WindowLoad
+from .distributed_layout import DistributedLayout, layout_of, log2
 from .emitter import Emitter
 from .operands import as_dims
 from .shared import CHUNK, PaddedTile
-from .spread import Spread, log2, spread_of
 from .windows import WindowAccess
 
 
@@ -40,19 +40,19 @@ def _copy(
         rows.layout.shape, e.block.threads // WARP, [(1, log2(CHUNK // size))]
     )  # neighbouring threads copy neighbouring 16 bytes
     place = as_dims(rows.layout, source)
-    spread = spread_of(source.origin.dims, copied, source.rows_and_columns)
+    layout = layout_of(source.origin.dims, copied, source.rows_and_columns)
     access = WindowAccess(
-        e, window.op, window.tile, _unmerged(spread, window), offsets, window.strides
+        e, window.op, window.tile, _unmerged(layout, window), offsets, window.strides
     )
     width = access.width
-    plan = layouts.addresses(spread.layout, place, size, width * size)
-    common = e.block.reach(rows, plan.terms)
+    plan = layouts.addresses(layout.linear, place, size, width * size)
+    common = e.block.common_address(rows, plan.terms)
     atom = thread_copy(e.target.architecture, "global", "shared", width * size)
-    owner = e.block.owner(spread.copies)
+    owner = e.block.owner(layout.copies)
     for step in plan.accesses:
         number = step.registers[0]
         target = e.block.place(rows, common, step)
-        if spread.places[number] is None:
+        if layout.places[number] is None:
             _clear(f, target, width * size)
             continue
         held = access.inside(number)
@@ -67,11 +67,11 @@ def _copy(
         e.guarded(owner, lambda t=target, a=address, h=held: copy_async(f, atom, t, a, h))
 
 
-def _unmerged(spread: Spread, window: WindowLoad) -> Spread:
+def _unmerged(layout: DistributedLayout, window: WindowLoad) -> DistributedLayout:
     """The same layout of the window's own dims."""
-    found = spread if spread.dims == window.tile.dims else spread.reshaped(window.tile.dims)
+    found = layout if layout.dims == window.tile.dims else layout.reshaped(window.tile.dims)
     if found is None:
-        raise Unfit(f"{spread.dims} of a window of {window.tile.dims}")
+        raise Unfit(f"{layout.dims} of a window of {window.tile.dims}")
     return found
 
 

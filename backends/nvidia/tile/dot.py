@@ -14,9 +14,9 @@ from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Indexer, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from . import matrix, patches
+from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .scope import Tile
-from .spread import Spread
 
 
 def dot(e: Emitter, op: Op) -> None:
@@ -26,18 +26,18 @@ def dot(e: Emitter, op: Op) -> None:
         return
     product = e.assignment.fused.get(op, op)
     plan = e.assignment.products.get(product)
-    spread = plan.sums if plan is not None else e.spread(product.result)
+    layout = plan.sums if plan is not None else e.layout(product.result)
     if not product.result.rank:
-        spread = e.uniform
+        layout = e.uniform
     start: Tile | None = None
     if product is not op:
         (other,) = (value for value in op.operands if value is not product.result)
-        start = e.tile(other, spread)
+        start = e.tile(other, layout)
     if plan is None:
-        tile = _patches(e, product, spread, start)
+        tile = _patches(e, product, layout, start)
     else:
         tile = (matrix if plan.atom else patches).product(e, plan, start)
-    e.set(op.result, spread, tile)
+    e.set(op.result, layout, tile)
 
 
 class _Side:
@@ -71,7 +71,7 @@ def sum_type(op: Op) -> Any:
     return op.result.element
 
 
-def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
+def _patches(e: Emitter, op: Op, layout: DistributedLayout, first: Tile | None) -> Tile:
     f, block = e.f, e.block
     left, right = _Side(e, op, 0), _Side(e, op, 1)
     sides = [side for side in (left, right) if side.value.rank]
@@ -81,7 +81,7 @@ def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
     inner = [left.value.dims[d] for d in left.contracted]
     depth = math.prod(inner)
     zero = elements.register_constant(element, element.dtype.type(0), 1)
-    start: list[Register] = [zero] * len(spread.alive)
+    start: list[Register] = [zero] * len(layout.alive)
     if first is not None:
         start = [one for one in first if one is not None]
     with f.for_range(0, depth, 1, flat(start)) as loop:
@@ -94,30 +94,30 @@ def _patches(e: Emitter, op: Op, spread: Spread, first: Tile | None) -> Tile:
             offset = side.offset(index, walked)
             key = (id(side), offset.key)
             if key not in known:
-                known[key] = _element(e, side, offset, spread, number, element)
+                known[key] = _element(e, side, offset, layout, number, element)
             return known[key]
 
         new: list[Register] = []
-        for total, number in zip(old, spread.alive, strict=True):
-            place = spread.places[number]
+        for total, number in zip(old, layout.alive, strict=True):
+            place = layout.places[number]
             assert place is not None
-            index = block.index(spread, place)
+            index = block.index(layout, place)
             a, b = operand(left, number, index), operand(right, number, index)
             new.append(added(e, op, total, a, b))
         loop.carry(*flat(new))
-    tile: Tile = [None] * spread.count
-    for number, one in zip(spread.alive, unflat(loop.results, start), strict=True):
+    tile: Tile = [None] * layout.count
+    for number, one in zip(layout.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
     return tile
 
 
 def _element(
-    e: Emitter, side: _Side, offset: Affine, spread: Spread, number: int, element: Any
+    e: Emitter, side: _Side, offset: Affine, layout: DistributedLayout, number: int, element: Any
 ) -> Register:
     value, f = side.value, e.f
     if side.pointer is None:
         return arithmetic.convert(f, e.scalar(value), value.element, element)
-    place = spread.places[number]
+    place = layout.places[number]
     assert place is not None
     at = e.block.scalar(offset)
     # Outside of the tile anything may be read that lies in the operand.

@@ -1,7 +1,7 @@
 """Walks a tile function and emits it for one block of threads.
 
-A value is a scalar (equal in all threads) or a tile in registers (`spread.Spread`), with a copy in
-shared memory where an operation needs elements of other threads. What is asked for in another
+A value is a scalar (equal in all threads) or a tile in registers (`DistributedLayout`), with a copy
+in shared memory where an operation needs elements of other threads. What is asked for in another
 layout is made from what there is: constants and the like anew, registers renamed or shuffled, else
 through shared memory. What was made is kept for the region it was made in.
 """
@@ -31,10 +31,10 @@ from ..target import NvidiaTarget
 from .analysis import Facts, OperandSource
 from .assign import Assignment, is_elementwise
 from .block import KernelBlock, along_grid
+from .block_wide import emit_block_wide
+from .distributed_layout import DistributedLayout, way
 from .scope import RegionScope, Tile
 from .shared import CHUNK, MemoryPiece, PaddedTile
-from .spread import Spread, way
-from .team import together
 
 TOGETHER = 8  # rows of tiles of a product that are walked together
 
@@ -44,8 +44,8 @@ class Rules(NamedTuple):
     a window in a layout; a tile in another layout; a product's window in rows of shared memory."""
 
     operations: Mapping[str, Callable[[Emitter, Op], None]]
-    loaded: Callable[[Emitter, Op, Spread], Tile]
-    converted: Callable[[Emitter, Value, Spread, Tile, Spread], Tile]
+    loaded: Callable[[Emitter, Op, DistributedLayout], Tile]
+    converted: Callable[[Emitter, Value, DistributedLayout, Tile, DistributedLayout], Tile]
     copy: Callable[[Emitter, OperandSource, PaddedTile], None]
 
 
@@ -125,7 +125,7 @@ class Emitter:
                 elif self.is_flexible(op) or op in self.assignment.skipped:
                     pass  # made where it is asked for
                 elif is_elementwise(op) or op.name in ("reshape", "transpose"):
-                    self.tile(op.result, self.spread(op.result))
+                    self.tile(op.result, self.layout(op.result))
                 else:
                     self.by_index(op)
             self.release(op)
@@ -160,21 +160,21 @@ class Emitter:
         if op.name in ("iota", "broadcast_in_dim"):
             return True
         if op.name in ("reshape", "transpose"):
-            return op.result not in self.assignment.spreads
-        return is_elementwise(op) and op.result not in self.assignment.spreads
+            return op.result not in self.assignment.tile_layouts
+        return is_elementwise(op) and op.result not in self.assignment.tile_layouts
 
-    def spread(self, value: Value) -> Spread:
+    def layout(self, value: Value) -> DistributedLayout:
         """The layout that a value is made in."""
-        return self.assignment.spreads.get(value) or self.assignment.blocked(value.dims)
+        return self.assignment.tile_layouts.get(value) or self.assignment.blocked(value.dims)
 
-    def set(self, value: Value, spread: Spread, tile: Tile) -> None:
+    def set(self, value: Value, layout: DistributedLayout, tile: Tile) -> None:
         """States where a value is."""
         if value.rank == 0:
             register = tile[0]
             assert register is not None
             self.scope.scalars[value] = register
         else:
-            self.scope.tiles.setdefault(value, {})[spread] = tile
+            self.scope.tiles.setdefault(value, {})[layout] = tile
 
     def scalar(self, value: Value) -> Register:
         """The register of a scalar."""
@@ -216,9 +216,9 @@ class Emitter:
         """The one element of a scalar or of a tile of one element."""
         if not value.rank:
             return self.scalar(value)
-        spread = self.uniform.reshaped(value.dims)
-        assert spread is not None
-        register = self.tile(value, spread)[0]
+        layout = self.uniform.reshaped(value.dims)
+        assert layout is not None
+        register = self.tile(value, layout)[0]
         assert register is not None
         return register
 
@@ -244,30 +244,30 @@ class Emitter:
 
     # Tiles in a layout.
 
-    def tile(self, value: Value, spread: Spread) -> Tile:
+    def tile(self, value: Value, layout: DistributedLayout) -> Tile:
         """The registers of a value in a layout."""
-        found = self.scope.tile(value, spread)
+        found = self.scope.tile(value, layout)
         if found is None:
-            found = self._made(value, spread)
-            self.scope.tiles.setdefault(value, {})[spread] = found
+            found = self._made(value, layout)
+            self.scope.tiles.setdefault(value, {})[layout] = found
         return found
 
-    def _made(self, value: Value, spread: Spread) -> Tile:
+    def _made(self, value: Value, layout: DistributedLayout) -> Tile:
         if value.rank == 0:
-            return [self.scalar(value)] * spread.count
+            return [self.scalar(value)] * layout.count
         known = self.scope.any_tile(value)
         if known is None and self.scope.piece(value) is None:
-            return self._computed(value, spread)
+            return self._computed(value, layout)
         if known is not None and self._reloads(value):
             assert value.op is not None
-            return self.rules.loaded(self, value.op, spread)
+            return self.rules.loaded(self, value.op, layout)
         op = value.op
-        renamed = known is not None and way(value, known[0], spread).registers
+        renamed = known is not None and way(value, known[0], layout).registers
         if not renamed and op is not None and self.is_flexible(op):
-            return self._computed(value, spread)
+            return self._computed(value, layout)
         if known is None or not renamed and self.scope.piece(value) is not None:
-            return self.from_shared(value, spread)
-        return self.rules.converted(self, value, *known, spread)
+            return self.from_shared(value, layout)
+        return self.rules.converted(self, value, *known, layout)
 
     def _reloads(self, value: Value) -> bool:
         """Whether a small window of an input is read again rather than exchanged."""
@@ -279,65 +279,67 @@ class Emitter:
             and op.operands[0] in self.facts.inputs
         )
 
-    def _computed(self, value: Value, spread: Spread) -> Tile:
+    def _computed(self, value: Value, layout: DistributedLayout) -> Tile:
         """A value that nothing has made yet, of its operands in fitting layouts."""
         op = value.op
         if op is None:
             raise CompilerBug(f"a tile function has no tile {value}")
         with self.f.within(op):
-            return self._computed_by(op, spread)
+            return self._computed_by(op, layout)
 
-    def _computed_by(self, op: Op, spread: Spread) -> Tile:
+    def _computed_by(self, op: Op, layout: DistributedLayout) -> Tile:
         value = op.result
         if op.name == "constant":
             number = op.attributes["value"].splat_value
             one = elements.register_constant(value.element, number, 1)
-            return [None if place is None else one for place in spread.places]
+            return [None if place is None else one for place in layout.places]
         if op.name == "broadcast_in_dim":
             (operand,) = op.operands
             if operand.rank == 0:
                 one = self.scalar(operand)
-                return [None if place is None else one for place in spread.places]
+                return [None if place is None else one for place in layout.places]
             mapped = tuple(op.broadcast_dimensions)
-            source, numbers = spread.broadcast(operand.dims, mapped)
+            source, numbers = layout.broadcast(operand.dims, mapped)
             tile = self.tile(operand, source)
-            return self._taken(tile, numbers, spread)
+            return self._taken(tile, numbers, layout)
         if op.name == "iota":
-            return self.each(spread, lambda index: self._iota(op, index))
+            return self.each(layout, lambda index: self._iota(op, index))
         if op.name == "transpose":
             inverse = [op.permutation.index(d) for d in range(value.rank)]
-            return self.tile(op.operands[0], spread.permuted(inverse))
+            return self.tile(op.operands[0], layout.permuted(inverse))
         if op.name == "reshape":
             (operand,) = op.operands
-            source = spread.reshaped(operand.dims)
+            source = layout.reshaped(operand.dims)
             if source is not None:
                 return self.tile(operand, source)
         elif is_elementwise(op):
             tiles = [
-                self.tile(operand, spread)
+                self.tile(operand, layout)
                 if operand.rank
-                else [self.scalar(operand)] * spread.count
+                else [self.scalar(operand)] * layout.count
                 for operand in op.operands
             ]
             return [
                 self.apply(op, [tile[number] for tile in tiles])  # type: ignore[misc]
                 if place is not None
                 else None
-                for number, place in enumerate(spread.places)
+                for number, place in enumerate(layout.places)
             ]
-        return self._elements(op, value, spread)
+        return self._elements(op, value, layout)
 
-    def _taken(self, tile: Tile, numbers: Sequence[int], spread: Spread) -> Tile:
+    def _taken(self, tile: Tile, numbers: Sequence[int], layout: DistributedLayout) -> Tile:
         return [
             tile[number] if place is not None else None
-            for number, place in zip(numbers, spread.places, strict=True)
+            for number, place in zip(numbers, layout.places, strict=True)
         ]
 
-    def each(self, spread: Spread, element: Callable[[Sequence[Affine]], Register]) -> Tile:
+    def each(
+        self, layout: DistributedLayout, element: Callable[[Sequence[Affine]], Register]
+    ) -> Tile:
         """element(index) for each register."""
         return [
-            None if place is None else element(self.block.index(spread, place))
-            for place in spread.places
+            None if place is None else element(self.block.index(layout, place))
+            for place in layout.places
         ]
 
     def _iota(self, op: Op, index: Sequence[Affine]) -> Register:
@@ -358,23 +360,23 @@ class Emitter:
 
     def _to_shared(self, value: Value) -> MemoryPiece:
         known = self.scope.any_tile(value)
-        spread = known[0] if known else self.spread(value)
-        tile = self.tile(value, spread)
+        layout = known[0] if known else self.layout(value)
+        tile = self.tile(value, layout)
         piece = self.block.arena.take(value.tensor.bytes)
         self.scope.shared[value] = piece
         self.block.hazards.write(piece)
         base = self.pointer(piece)
         size = value.element.itemsize
-        width = spread.vector(max(1, CHUNK // size))
+        width = layout.vector(max(1, CHUNK // size))
         while width > 1 and value.dims[-1] % width:
             width //= 2
-        owner = self.block.owner(spread.copies)
-        for number in range(0, spread.count, width):
-            place = spread.places[number]
+        owner = self.block.owner(layout.copies)
+        for number in range(0, layout.count, width):
+            place = layout.places[number]
             if place is None:
                 continue
-            index = self.block.index(spread, place)
-            held = self.block.both(owner, self.block.inside(spread, place))
+            index = self.block.index(layout, place)
+            held = self.block.both(owner, self.block.inside(layout, place))
             at = self.address(base, linear(index, value.dims), value)
             registers = [one for one in tile[number : number + width] if one is not None]
             self.guarded(
@@ -382,20 +384,20 @@ class Emitter:
             )
         return piece
 
-    def from_shared(self, value: Value, spread: Spread) -> Tile:
+    def from_shared(self, value: Value, layout: DistributedLayout) -> Tile:
         """The registers of a value, read from its copy in shared memory."""
         (base,) = self.shared(value)
-        width = spread.vector(max(1, CHUNK // value.element.itemsize))
+        width = layout.vector(max(1, CHUNK // value.element.itemsize))
         while width > 1 and value.dims[-1] % width:
             width //= 2
-        tile: Tile = [None] * spread.count
-        for number in range(0, spread.count, width):
-            place = spread.places[number]
+        tile: Tile = [None] * layout.count
+        for number in range(0, layout.count, width):
+            place = layout.places[number]
             if place is None:
                 continue
-            index = linear(self.block.index(spread, place), value.dims)
+            index = linear(self.block.index(layout, place), value.dims)
             at = self.block.scalar(index)
-            held = self.block.inside(spread, place)
+            held = self.block.inside(layout, place)
             if held is not None:
                 at = self.f.select(held, at, 0)
             pointer = self.f.pointer(base, self._scaled(at, value), "i8")
@@ -427,15 +429,15 @@ class Emitter:
         """An operation whose elements are computed at their index from shared memory; what has no
         formula of elements is done by all threads together."""
         if op.name != "constant" and not computes(op):
-            together(self, op)
+            emit_block_wide(self, op)
             return
         for value in op.results:
-            spread = self.spread(value) if value.rank else self.uniform
-            self.set(value, spread, self._elements(op, value, spread))
+            layout = self.layout(value) if value.rank else self.uniform
+            self.set(value, layout, self._elements(op, value, layout))
 
-    def _elements(self, op: Op, value: Value, spread: Spread) -> Tile:
+    def _elements(self, op: Op, value: Value, layout: DistributedLayout) -> Tile:
         if op.name == "constant":
-            return self._table(op, value, spread)
+            return self._table(op, value, layout)
         tiles = [operand for operand in op.operands if operand.rank]
         pointers = dict(zip(tiles, self.shared(*tiles), strict=True))
         f = self.f
@@ -447,46 +449,48 @@ class Emitter:
                     emitter.bind(operand, pointers[operand])
                 else:
                     emitter.overrides[operand] = _given(self.scalar(operand))
-            index = tuple(self.block.index(spread, place))
-            held = self.block.inside(spread, place)
+            index = tuple(self.block.index(layout, place))
+            held = self.block.inside(layout, place)
             index = tuple(at.within(0, n - 1) for at, n in zip(index, value.dims, strict=True))
             mask = Mask(held, 0) if held is not None else None
             return emitter.at(value, index, 1, mask)
 
-        return [None if place is None else element(place) for place in spread.places]
+        return [None if place is None else element(place) for place in layout.places]
 
-    def _table(self, op: Op, value: Value, spread: Spread) -> Tile:
+    def _table(self, op: Op, value: Value, layout: DistributedLayout) -> Tile:
         """A constant of many numbers, read from where the module holds it."""
         dense = op.attributes["value"]
         base = self.block.unit.module.data(dense.array.tobytes())
 
         def element(place: Sequence[int]) -> Register:
-            at = self.block.scalar(linear(self.block.index(spread, place), value.dims))
-            held = self.block.inside(spread, place)
+            at = self.block.scalar(linear(self.block.index(layout, place), value.dims))
+            held = self.block.inside(layout, place)
             if held is not None:
                 at = self.f.select(held, at, 0)
             pointer = self.f.pointer(base, self._scaled(at, value), "i8")
             return self.block.load(pointer, value.element, 1, False)[0]
 
-        return [None if place is None else element(place) for place in spread.places]
+        return [None if place is None else element(place) for place in layout.places]
 
     # Registers as lists of LLVM values, for loops and branches.
 
-    def opened(self, value: Value, spread: Spread | None) -> list[llvm.Value]:
+    def opened(self, value: Value, layout: DistributedLayout | None) -> list[llvm.Value]:
         """The LLVM values of a scalar, or of a tile in a layout."""
-        if spread is None:
+        if layout is None:
             return flat([self.scalar(value)])
-        return flat([one for one in self.tile(value, spread) if one is not None])
+        return flat([one for one in self.tile(value, layout) if one is not None])
 
-    def closed(self, value: Value, spread: Spread | None, values: Sequence[llvm.Value]) -> None:
+    def closed(
+        self, value: Value, layout: DistributedLayout | None, values: Sequence[llvm.Value]
+    ) -> None:
         """States that a value is made of LLVM values."""
         like = elements.register_constant(value.element, value.element.dtype.type(0), 1)
-        if spread is None:
+        if layout is None:
             self.scope.scalars[value] = unflat(values, [like])[0]
             return
-        registers = iter(unflat(values, [like] * len(spread.alive)))
-        tile: Tile = [None if place is None else next(registers) for place in spread.places]
-        self.scope.tiles.setdefault(value, {})[spread] = tile
+        registers = iter(unflat(values, [like] * len(layout.alive)))
+        tile: Tile = [None if place is None else next(registers) for place in layout.places]
+        self.scope.tiles.setdefault(value, {})[layout] = tile
 
 
 def _given(register: Register) -> Override:

@@ -14,18 +14,20 @@ from ...plain.monoid import flat, unflat
 from .. import layouts
 from ..frame import shuffle
 from ..layouts import Shuffles, Swap
+from .distributed_layout import DistributedLayout, copies, way
 from .emitter import Emitter
 from .operands import raw_bits
 from .scope import Tile
 from .shared import CHUNK, PaddedTile, bytes_of
-from .spread import Spread, copies, way
 
 WORTH = 512  # elements of a tile whose stores are worth an exchange
 SECTOR = 32  # bytes of global memory that are moved at once
 _SAME_LANE = (1, 2, 4, 8, 16)
 
 
-def converted(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spread) -> Tile:
+def converted(
+    e: Emitter, value: Value, source: DistributedLayout, tile: Tile, target: DistributedLayout
+) -> Tile:
     """The registers of a value in the layout `target`, from those in `source`."""
     found = way(value, source, target)
     if found.kind in ("none", "registers"):
@@ -40,28 +42,30 @@ def converted(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spre
     return _through_shared(e, value, source, tile, target)
 
 
-def stored(e: Emitter, value: Value, spread: Spread) -> Spread:
+def stored(e: Emitter, value: Value, layout: DistributedLayout) -> DistributedLayout:
     """The layout that a value is stored in: its own, or one of 16-byte accesses where its own has
     narrow ones, or ones of parts of sectors."""
     size = value.element.itemsize
     most = CHUNK // size
     if value.tensor.size < WORTH or not value.rank:
-        return spread
-    vector = spread.vector(most)
-    steps = {basis[-1] for basis in spread.threads[: layouts.LANE_BITS]}
+        return layout
+    vector = layout.vector(most)
+    steps = {basis[-1] for basis in layout.threads[: layouts.LANE_BITS]}
     run = vector
     while run in steps:
         run *= 2
     wide = e.assignment.blocked(value.dims)
     if vector * size >= 8 and run * size >= SECTOR or wide.vector(most) * size < CHUNK:
-        return spread
+        return layout
     return wide
 
 
 # Shuffles.
 
 
-def _shuffled(e: Emitter, element: ElementType, tile: Tile, target: Spread, plan: Shuffles) -> Tile:
+def _shuffled(
+    e: Emitter, element: ElementType, tile: Tile, target: DistributedLayout, plan: Shuffles
+) -> Tile:
     f, pack = e.f, 1 << plan.packed_bits
     like = elements.register_constant(element, element.dtype.type(0), 1)
     registers: list[Register] = [like if one is None else one for one in tile]
@@ -123,7 +127,9 @@ def _swapped(e: Emitter, words: list[llvm.Value], swaps: Sequence[Swap]) -> list
 # Shared memory.
 
 
-def _through_shared(e: Emitter, value: Value, source: Spread, tile: Tile, target: Spread) -> Tile:
+def _through_shared(
+    e: Emitter, value: Value, source: DistributedLayout, tile: Tile, target: DistributedLayout
+) -> Tile:
     block, element, size = e.block, value.element, value.element.itemsize
     writer, reader = source.trimmed, target.trimmed
     place = layouts.best_tile(writer, reader, size)
@@ -131,7 +137,7 @@ def _through_shared(e: Emitter, value: Value, source: Spread, tile: Tile, target
     zero = elements.register_constant(element, element.dtype.type(0), 1)
     block.hazards.write(rows.piece)
     plan = layouts.addresses(writer, place, size)
-    common, owner = block.reach(rows, plan.terms), block.owner(copies(writer))
+    common, owner = block.common_address(rows, plan.terms), block.owner(copies(writer))
     for access in plan.accesses:
         known = [tile[number] for number in access.registers]
         if any(one is not None for one in known):
@@ -140,7 +146,7 @@ def _through_shared(e: Emitter, value: Value, source: Spread, tile: Tile, target
             e.guarded(owner, lambda p=pointer, r=registers: block.store(p, r, element, True))
     block.hazards.read(rows.piece)
     plan = layouts.addresses(reader, place, size)
-    common = block.reach(rows, plan.terms)
+    common = block.common_address(rows, plan.terms)
     found: Tile = [None] * target.count
     for access in plan.accesses:
         if any(target.places[number] is not None for number in access.registers):

@@ -18,8 +18,8 @@ from ..atoms import BITS, MatrixAtom, best_atom, contraction_atoms
 from ..layouts import LinearLayout
 from ..target import Architecture, NvidiaTarget
 from .analysis import TileProduct
+from .distributed_layout import DistributedLayout, conversion, layout_of, log2
 from .operands import LINE, Place, ProductOperand, Words, held_words
-from .spread import Spread, conversion, log2, spread_of
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -36,7 +36,7 @@ class Plan:
     product: TileProduct
     atom: MatrixAtom | None
     operands: tuple[ProductOperand, ProductOperand]
-    sums: Spread
+    sums: DistributedLayout
 
     @property
     def size(self) -> int:
@@ -71,7 +71,7 @@ def plan(product: TileProduct, target: NvidiaTarget, warps: int, chained: bool) 
         return None  # single bytes would be loaded
     dims = product.op.result.dims
     kept = [{product.row: 0, product.column: 1}.get(d) for d in range(len(dims))]
-    return Plan(product, atom, operands, spread_of(dims, c, kept))
+    return Plan(product, atom, operands, layout_of(dims, c, kept))
 
 
 def _warps(
@@ -93,12 +93,12 @@ def rounded(f: llvm.Function, word: llvm.Value) -> llvm.Value:
 
 def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
-    f, spread, size = e.f, plan.sums, plan.size
+    f, layout, size = e.f, plan.sums, plan.size
     assert plan.atom is not None
     kind = {"i32": "i32", "f64": "double"}.get(plan.atom.accumulator, "float")
     zero = llvm.constant(kind, 0)
     sums: list[llvm.Value] = []
-    for number in range(spread.count):
+    for number in range(layout.count):
         one = start[number] if start is not None else None
         sums.append(one if isinstance(one, llvm.Value) else zero)
     held = _held(e, plan)
@@ -112,7 +112,7 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     if steps <= UNROLLED or held is not None or depth * size % LINE:
         sums = _steps(f, plan, left, right, sums, range(steps))
     else:
-        alive = [number for number in range(spread.count) if _used(plan, number)]
+        alive = [number for number in range(layout.count) if _used(plan, number)]
         turns = -(-steps // group)
         with f.for_range(
             llvm.constant("i32", 0), llvm.constant("i32", turns), 1, [sums[n] for n in alive]
@@ -129,7 +129,7 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     element = plan.product.op.result.element
     return [
         None if place is None else elements.rounded(f, one, element)
-        for one, place in zip(sums, spread.places, strict=True)
+        for one, place in zip(sums, layout.places, strict=True)
     ]
 
 
@@ -153,7 +153,7 @@ def _held(e: Emitter, plan: Plan) -> dict[Place, llvm.Value] | None:
     if e.assignment.goes_direct(source):
         return None
     kept = [{source.own: 0, source.depth: 1}.get(d) for d in range(value.rank)]
-    wanted = spread_of(value.dims, operand.value, kept)
+    wanted = layout_of(value.dims, operand.value, kept)
     known = e.scope.tile(value, wanted)
     if known is None:
         found = e.scope.any_tile(value)
@@ -181,7 +181,7 @@ def _steps(
     tiles: dict[int, list[tuple[int, int]]] = {}  # by row: columns, and registers of their sums
     for number in range(0, plan.sums.count, each):
         if _used(plan, number):
-            place = plan.sums.layout.registers[number]
+            place = plan.sums.linear.registers[number]
             tiles.setdefault(place[row], []).append((place[column], number))
 
     def words(

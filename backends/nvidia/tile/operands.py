@@ -17,8 +17,8 @@ from ...llvm import elements
 from .. import layouts
 from ..layouts import Addresses, LinearLayout, MatrixAccess, SharedAccess
 from .analysis import OperandSource
+from .distributed_layout import DistributedLayout, copies
 from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
-from .spread import Spread, copies
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -94,8 +94,8 @@ def _write(e: Emitter, source: OperandSource, rows: PaddedTile) -> None:
     """From registers; what pads the tile becomes 0."""
     value = source.origin
     known = e.scope.any_tile(value)
-    spread = known[0] if known else e.spread(value)
-    tile = e.tile(value, spread)
+    layout = known[0] if known else e.layout(value)
+    tile = e.tile(value, layout)
     place = as_dims(rows.layout, source)
     if place.shape != value.dims:
         _clear(e, rows)
@@ -103,15 +103,15 @@ def _write(e: Emitter, source: OperandSource, rows: PaddedTile) -> None:
     width = CHUNK
     while width > rows.size and value.dims[max(source.own, source.depth)] * rows.size % width:
         width //= 2
-    written = spread.layout.resized(place.shape)
+    written = layout.linear.resized(place.shape)
     plan = layouts.addresses(written, place, rows.size, width)
-    common = e.block.reach(rows, plan.terms)
+    common = e.block.common_address(rows, plan.terms)
     owner = e.block.owner(copies(written))
     for access in plan.accesses:
-        at = spread.places[access.registers[0]]
+        at = layout.places[access.registers[0]]
         if at is None:
             continue
-        held = e.block.both(owner, e.block.inside(spread, at))
+        held = e.block.both(owner, e.block.inside(layout, at))
         raw = [raw_bits(e.f, tile[number], value.element) for number in access.registers]
         pointer = e.block.place(rows, common, access)
         e.guarded(held, lambda p=pointer, r=raw: _store(e.f, r, p, rows.size))
@@ -153,7 +153,7 @@ class Words:
         self.rows = staged(e, operand)
         self.seen = operand.seen(self.rows.layout)
         self.matrices, plan = operand.loads(self.rows.layout)
-        self.common = self.shifted = e.block.reach(self.rows, plan.terms)
+        self.common = self.shifted = e.block.common_address(self.rows, plan.terms)
         self.known: dict[SharedAccess, list[llvm.Value]] = {}
         per = max(1, 4 // operand.size)
         self.kind = "double" if operand.size == 8 else "i32"
@@ -202,18 +202,18 @@ def load_matrices(
 
 
 def held_words(
-    e: Emitter, operand: ProductOperand, spread: Spread, tile: Sequence[object]
+    e: Emitter, operand: ProductOperand, layout: DistributedLayout, tile: Sequence[object]
 ) -> dict[Place, llvm.Value]:
     """A thread's part by its words, of an operand that registers hold as the product takes it."""
     f, source, size = e.f, operand.source, operand.size
     raw: list[llvm.Value] = []
     for number, one in enumerate(tile):
-        place = spread.places[number]
+        place = layout.places[number]
         if one is None or place is None:
             raw.append(llvm.constant(f"i{8 * size}", 0))
             continue
         bits = raw_bits(f, one, source.origin.element)
-        inside = e.block.inside(spread, place, (source.depth,))
+        inside = e.block.inside(layout, place, (source.depth,))
         raw.append(bits if inside is None else f.select(inside, bits, 0))
     per = max(1, 4 // size)
     kind = "double" if size == 8 else "i32"

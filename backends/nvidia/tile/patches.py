@@ -15,10 +15,10 @@ from ...llvm.elements import Register
 from ..layouts import LinearLayout
 from ..target import NvidiaTarget
 from .analysis import OperandSource, TileProduct
+from .distributed_layout import DistributedLayout, log2, padded, patches
 from .matrix import Plan
 from .operands import ProductOperand, staged
 from .shared import CHUNK
-from .spread import Spread, log2, padded, patches
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -46,10 +46,10 @@ def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> Plan | Non
     return Plan(product, None, (operands[0], operands[1]), sums)
 
 
-def _part(sums: Spread, dim: int, source: OperandSource, size: int) -> LinearLayout:
+def _part(sums: DistributedLayout, dim: int, source: OperandSource, size: int) -> LinearLayout:
     """What a thread takes in the turn `depth` of an operand: (own, depth)."""
     depth = padded([max(source.origin.dims[source.depth], CHUNK // size)])[0]
-    own, _ = sums.layout.mapped((sums.layout.shape[dim], depth), (dim, None)).condensed()
+    own, _ = sums.linear.mapped((sums.linear.shape[dim], depth), (dim, None)).condensed()
     each = log2(CHUNK // size)
     along = [1 << bit for bit in range(log2(depth))]
     return own.with_inputs(
@@ -73,7 +73,7 @@ class _PatchOperand:
         """For each of the steps from `depth` on (an i32), the elements by place."""
         f, value = self.f, self.source.value
         found: list[dict[int, Register]] = [{} for _ in range(CHUNK // self.size)]
-        common = self.e.block.reach(self.rows, self.plan.terms, depth=depth)
+        common = self.e.block.common_address(self.rows, self.plan.terms, depth=depth)
         kind = elements.memory_type(f, value.element)
         for access in self.plan.accesses:
             coordinates = [self.operand.value.registers[n] for n in access.registers]
@@ -89,13 +89,13 @@ class _PatchOperand:
 
 def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
-    f, spread = e.f, plan.sums
+    f, layout = e.f, plan.sums
     op = plan.product.op
     element = op.result.element
     read = op.operands[0].element if elements.is_rounded(element) else element
     zero = llvm.constant(elements.register_type(element), 0)
     first: list[llvm.Value] = []
-    for number in spread.alive:
+    for number in layout.alive:
         one = start[number] if start is not None else zero
         assert isinstance(one, llvm.Value)
         first.append(one)
@@ -109,8 +109,8 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
         sums: Sequence[llvm.Value] = loop.carried
         for step in range(each):
             new = []
-            for total, number in zip(sums, spread.alive, strict=True):
-                place = spread.places[number]
+            for total, number in zip(sums, layout.alive, strict=True):
+                place = layout.places[number]
                 assert place is not None
                 x, y = a[step][place[row]], b[step][place[column]]
                 assert isinstance(x, llvm.Value) and isinstance(y, llvm.Value)
@@ -120,7 +120,7 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
                     new.append(elements.wrapped(f, f.add(total, f.mul(x, y)), element))
             sums = new
         loop.carry(*sums)
-    tile: Tile = [None] * spread.count
-    for number, one in zip(spread.alive, loop.results, strict=True):
+    tile: Tile = [None] * layout.count
+    for number, one in zip(layout.alive, loop.results, strict=True):
         tile[number] = elements.rounded(f, one, element)
     return tile

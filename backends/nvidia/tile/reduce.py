@@ -13,39 +13,43 @@ from ...llvm.index import linear
 from ...plain.monoid import Reduction, flat, unflat
 from .. import layouts
 from ..frame import shuffle
+from .block_wide import emit_block_wide
+from .distributed_layout import LANE_BITS, DistributedLayout
 from .emitter import Emitter
 from .scope import Tile
-from .spread import LANE_BITS, Spread
-from .team import together
 
 
 def reduce(e: Emitter, op: Op) -> None:
     """reduce: in registers where its body is one operation, else from shared memory."""
     reduction = Reduction(op)
     if reduction.single is None or len(op.results) != 1 or not op.operands[0].rank:
-        together(e, op)
+        emit_block_wide(e, op)
         return
     operand = op.operands[0]
-    source = e.spread(operand)
-    spread, numbers = source.without(op.dimensions)
-    tile = _registers(e, reduction, source, spread, numbers)
+    source = e.layout(operand)
+    layout, numbers = source.without(op.dimensions)
+    tile = _registers(e, reduction, source, layout, numbers)
     tile = _lanes(e, reduction, op, source, tile)
-    tile = _warps(e, reduction, op, source, spread, tile)
+    tile = _warps(e, reduction, op, source, layout, tile)
     initial = reduction.initial[0]
     if not reduction.is_neutral(initial):
         first = reduction.read(e.f, [e.scalar(initial)])
         tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
     tile = [one and reduction.finished(e.f, [one])[0] for one in tile]
-    e.set(op.result, spread, tile)
+    e.set(op.result, layout, tile)
 
 
 def _registers(
-    e: Emitter, reduction: Reduction, source: Spread, spread: Spread, numbers: Sequence[int]
+    e: Emitter,
+    reduction: Reduction,
+    source: DistributedLayout,
+    layout: DistributedLayout,
+    numbers: Sequence[int],
 ) -> Tile:
     """What each thread has of each sum."""
     f, op = e.f, reduction.op
     tile = e.tile(op.operands[0], source)
-    parts: list[list[Register]] = [[] for _ in range(spread.count)]
+    parts: list[list[Register]] = [[] for _ in range(layout.count)]
     for number, place in enumerate(source.places):
         if place is None:
             continue
@@ -58,7 +62,7 @@ def _registers(
         parts[numbers[number]].append(values[0])
     neutral = reduction.identity(1)[0]
     found: Tile = []
-    for place, own in zip(spread.places, parts, strict=True):
+    for place, own in zip(layout.places, parts, strict=True):
         found.append(None if place is None else _joined(e, reduction, own or [neutral]))
     return found
 
@@ -74,11 +78,11 @@ def _joined(e: Emitter, reduction: Reduction, values: list[Register]) -> Registe
     return values[0]
 
 
-def _summed(op: Op, source: Spread, bit: int) -> bool:
+def _summed(op: Op, source: DistributedLayout, bit: int) -> bool:
     return any(source.threads[bit][d] for d in op.dimensions)
 
 
-def _lanes(e: Emitter, reduction: Reduction, op: Op, source: Spread, tile: Tile) -> Tile:
+def _lanes(e: Emitter, reduction: Reduction, op: Op, source: DistributedLayout, tile: Tile) -> Tile:
     for bit in range(min(LANE_BITS, len(source.threads))):
         if _summed(op, source, bit):
             tile = [
@@ -96,7 +100,12 @@ def exchanged(e: Emitter, register: Register, mask: int) -> Register:
 
 
 def _warps(
-    e: Emitter, reduction: Reduction, op: Op, source: Spread, spread: Spread, tile: Tile
+    e: Emitter,
+    reduction: Reduction,
+    op: Op,
+    source: DistributedLayout,
+    layout: DistributedLayout,
+    tile: Tile,
 ) -> Tile:
     """Sums of warps, through shared memory; every thread adds them in the same order."""
     bits = [bit for bit in range(LANE_BITS, len(source.threads)) if _summed(op, source, bit)]
@@ -105,7 +114,7 @@ def _warps(
     f, block = e.f, e.block
     warps = 1 << len(bits)
     size, parts = _stored(e, reduction)
-    total = math.prod(spread.dims)
+    total = math.prod(layout.dims)
     piece = block.arena.take(warps * total * size * parts)
     base = e.pointer(piece)
     steps = [1 << bits.index(bit) if bit in bits else 0 for bit in range(len(source.threads))]
@@ -113,25 +122,25 @@ def _warps(
     warp = f.cast("zext", block.sum_of(terms), "i64")
     own = f.pointer(base, f.mul(warp, total * size * parts), "i8")
     # One lane of a warp writes each sum; warps that hold the same write the same.
-    lanes = sum(1 << bit for bit in range(LANE_BITS) if not any(spread.threads[bit]))
+    lanes = sum(1 << bit for bit in range(LANE_BITS) if not any(layout.threads[bit]))
     first = None
     if lanes:
         first = f.compare("eq", f.land(block.thread, lanes), 0)
     block.hazards.write(piece)
-    for number in spread.alive:
-        place, register = spread.places[number], tile[number]
+    for number in layout.alive:
+        place, register = layout.places[number], tile[number]
         assert place is not None and register is not None
-        at = block.scalar(linear(block.index(spread, place), spread.dims))
-        held = block.both(first, block.inside(spread, place))
+        at = block.scalar(linear(block.index(layout, place), layout.dims))
+        held = block.both(first, block.inside(layout, place))
         pointer = f.pointer(own, f.mul(at, size * parts), "i8")
         e.guarded(held, lambda p=pointer, r=register: _write(e, p, r, size))
     block.hazards.read(piece)
-    found: Tile = [None] * spread.count
-    for number in spread.alive:
-        place, like = spread.places[number], tile[number]
+    found: Tile = [None] * layout.count
+    for number in layout.alive:
+        place, like = layout.places[number], tile[number]
         assert place is not None and like is not None
-        at = block.scalar(linear(block.index(spread, place), spread.dims))
-        held = block.inside(spread, place)
+        at = block.scalar(linear(block.index(layout, place), layout.dims))
+        held = block.inside(layout, place)
         if held is not None:
             at = f.select(held, at, 0)
         pointer = f.pointer(base, f.mul(at, size * parts), "i8")

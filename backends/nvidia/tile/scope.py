@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from ....hlo.graph import Op, Value
 from ...llvm.elements import Register
 from ..layouts import LinearLayout
+from .distributed_layout import DistributedLayout
 from .shared import MemoryPiece, PaddedTile
-from .spread import Spread
 
 Tile = list[Register | None]  # by register; None outside of the tile
 
@@ -19,7 +19,7 @@ class RegionScope:
 
     outer: RegionScope | None = None
     scalars: dict[Value, Register] = field(default_factory=dict)
-    tiles: dict[Value, dict[Spread, Tile]] = field(default_factory=dict)
+    tiles: dict[Value, dict[DistributedLayout, Tile]] = field(default_factory=dict)
     shared: dict[Value, MemoryPiece] = field(default_factory=dict)
     # In layouts that somebody asked for, and ("ring") all stages of a ring.
     staged: dict[tuple[Value, LinearLayout | str], PaddedTile] = field(default_factory=dict)
@@ -42,16 +42,16 @@ class RegionScope:
             scope = scope.outer
         return None
 
-    def tile(self, value: Value, spread: Spread) -> Tile | None:
+    def tile(self, value: Value, layout: DistributedLayout) -> Tile | None:
         scope: RegionScope | None = self
         while scope is not None:
-            found = scope.tiles.get(value, {}).get(spread)
+            found = scope.tiles.get(value, {}).get(layout)
             if found is not None:
                 return found
             scope = scope.outer
         return None
 
-    def any_tile(self, value: Value) -> tuple[Spread, Tile] | None:
+    def any_tile(self, value: Value) -> tuple[DistributedLayout, Tile] | None:
         scope: RegionScope | None = self
         while scope is not None:
             if value in scope.tiles:

@@ -13,11 +13,11 @@ from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
 from .atomics import combined
+from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .exchange import stored
 from .scope import Tile
 from .shared import CHUNK, EVERYTHING, MemoryPiece
-from .spread import Spread
 
 
 class WindowAccess:
@@ -28,12 +28,12 @@ class WindowAccess:
         e: Emitter,
         op: Op,
         tile: Value,
-        spread: Spread,
+        layout: DistributedLayout,
         offsets: Sequence[llvm.Value] | None = None,
         every: Sequence[int] | None = None,
     ) -> None:
         """`every`: the tile has every so many-th element along each dim, all by default."""
-        self.e, self.op, self.tile, self.spread = e, op, tile, spread
+        self.e, self.op, self.tile, self.layout = e, op, tile, layout
         self.f = e.f
         self.memory = op.operands[0]
         self.element = self.memory.element
@@ -51,7 +51,7 @@ class WindowAccess:
         if self.axis is not None:
             axis = self.axis
             number = 1 if op.name == "tile_gather" else 2
-            rows, self.row_numbers = spread.project((spread.dims[axis],), (axis,))
+            rows, self.row_numbers = layout.project((layout.dims[axis],), (axis,))
             self.rows = e.tile(op.operands[number], rows)
         self._tests: dict[tuple[int, int | str], llvm.Value] = {}
 
@@ -60,7 +60,7 @@ class WindowAccess:
         """Neighbours of one access: aligned, and all inside or all outside."""
         if not self.memory.rank or self.axis == self.memory.rank - 1 or self.every[-1] != 1:
             return 1
-        width = self.spread.vector(max(1, CHUNK // self.element.itemsize))
+        width = self.layout.vector(max(1, CHUNK // self.element.itemsize))
         last = self.affine[-1]
         numbers = [last.constant, self.memory.dims[-1], self.tile.dims[-1]]
         numbers += [factor for _, factor in last.terms]
@@ -76,9 +76,9 @@ class WindowAccess:
 
     def inside(self, number: int) -> llvm.Value | None:
         """Whether a register's element lies in the memory and in the tile; None: always."""
-        place = self.spread.places[number]
+        place = self.layout.places[number]
         assert place is not None
-        held = self.e.block.inside(self.spread, place)
+        held = self.e.block.inside(self.layout, place)
         for d in range(self.memory.rank):
             if d == self.axis or self.guards(d):
                 held = self.e.block.both(held, self._test(d, place[d], number))
@@ -91,7 +91,7 @@ class WindowAccess:
         if found is None:
             place = row
             if place is None:
-                index = self.e.block.part(self.spread, d) + at
+                index = self.e.block.part(self.layout, d) + at
                 inner = self.f.mul(self.e.block.scalar(index), self.every[d])
                 place = self.f.add(self.offsets[d], inner)
             found = self._tests[key] = self.f.compare("ult", place, self.memory.dims[d])
@@ -114,14 +114,14 @@ class WindowAccess:
             if d == self.axis:
                 continue
             uniform = f.add(uniform, f.mul(self.offsets[d], stride // every))
-            own = f.add(own, f.mul(block.scalar(block.part(self.spread, d)), stride))
+            own = f.add(own, f.mul(block.scalar(block.part(self.layout, d)), stride))
         size = self.element.itemsize
         pointer = f.pointer(block.memory[self.memory], f.mul(uniform, size), "i8")
         return f.pointer(pointer, f.mul(own, size), "i8")
 
     def pointer(self, number: int) -> llvm.Value:
         """The address of a register's element."""
-        place = self.spread.places[number]
+        place = self.layout.places[number]
         assert place is not None
         f, size = self.f, self.element.itemsize
         constant, pointer = 0, self.base
@@ -145,23 +145,23 @@ def load(e: Emitter, op: Op) -> None:
     """tile_load and tile_gather, in the layout of their first user."""
     if op in e.assignment.direct:
         return  # products copy it to shared memory
-    spread = e.spread(op.result) if op.result.rank else e.uniform
-    e.set(op.result, spread, loaded(e, op, spread))
+    layout = e.layout(op.result) if op.result.rank else e.uniform
+    e.set(op.result, layout, loaded(e, op, layout))
 
 
-def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
+def loaded(e: Emitter, op: Op, layout: DistributedLayout) -> Tile:
     """The window in a layout; elements outside of the memory are `fill`."""
-    f, access = e.f, WindowAccess(e, op, op.result, spread)
+    f, access = e.f, WindowAccess(e, op, op.result, layout)
     if access.memory in e.contended:
         e.block.hazards.read(access.piece)
     element = access.element
     number = element.dtype.type(op.fill) if not element.is_bool else bool(op.fill)
     fill = elements.register_constant(element, number, 1)
-    tile: Tile = [None] * spread.count
+    tile: Tile = [None] * layout.count
     empty = not math.prod(access.memory.dims)
     width = access.width
-    for first in range(0, spread.count, width):
-        if spread.places[first] is None:
+    for first in range(0, layout.count, width):
+        if layout.places[first] is None:
             continue
         if empty:
             tile[first : first + width] = [fill] * width
@@ -181,21 +181,21 @@ def loaded(e: Emitter, op: Op, spread: Spread) -> Tile:
 def store(e: Emitter, op: Op) -> None:
     """tile_store and tile_scatter."""
     value = op.operands[1]
-    spread = e.spread(value) if value.rank else e.uniform
+    layout = e.layout(value) if value.rank else e.uniform
     if value.rank and op.name == "tile_store" and not (op.masked or op.combine):
-        spread = stored(e, value, spread)
-    tile = e.tile(value, spread)
-    access = WindowAccess(e, op, value, spread)
+        layout = stored(e, value, layout)
+    tile = e.tile(value, layout)
+    access = WindowAccess(e, op, value, layout)
     if access.memory in e.contended and not op.combine:
         e.block.hazards.write(access.piece)
-    owner = e.block.owner(spread.copies)
+    owner = e.block.owner(layout.copies)
     masks: Tile = []
     if op.name == "tile_store" and op.masked:
         mask = op.operands[-1]
-        masks = e.tile(mask, spread)
+        masks = e.tile(mask, layout)
     width = 1 if op.combine or masks else access.width
-    for first in range(0, spread.count, width):
-        if spread.places[first] is None:
+    for first in range(0, layout.count, width):
+        if layout.places[first] is None:
             continue
         held = e.block.both(owner, access.inside(first))
         if masks:

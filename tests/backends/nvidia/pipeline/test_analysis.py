@@ -56,7 +56,7 @@ def test_f32_is_not_rounded_unasked() -> None:
     op = call_of(matmul, a, b, **{**SIZES, "TK": 32}, right="nk", OUT="float32")
     with pytest.raises(Unfit, match="tf32"):
         plan_of(op, SM_90A)
-    assert plan_of(marked(op), SM_90A).heads[0].kind.depth == 8
+    assert plan_of(marked(op), SM_90A).first_products[0].kind.depth == 8
 
 
 def test_reductions_over_rows_are_left_to_others() -> None:
@@ -145,7 +145,7 @@ def test_tiles_suit_the_machine(dims: tuple[int, int, int], tile: tuple[int, int
         lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
     )  # fmt: skip
     found = contraction.plan(op, op.regions[0], SM_90A)
-    (product,) = found.heads
+    (product,) = found.first_products
     assert (product.rows, product.columns) == tile
 
 

@@ -114,7 +114,7 @@ def test_windows_behind_the_loop_are_brought(dims, tile, dtype, fills) -> None:
     """Several tiles of a block, a part of them outside, and stages of the loop's ring."""
     a, b, r = random(dims[0], 128), random(128, dims[1]), random(*dims, dtype=dtype)
     plan = check(residual, a, b, r, on=SMALL, TM=tile[0], TN=tile[1])
-    assert [len(late.fills) for late in plan.late] == fills
+    assert [len(load.fills) for load in plan.epilogue_loads] == fills
     assert plan.tiles * plan.cluster > plan.blocks
 
 
@@ -129,7 +129,7 @@ def test_a_window_that_sums_start_from_is_read_at_once() -> None:
     arrays = random(64, 128), random(128, 64), random(64, 64, dtype=np.float32)
     plan = check(kernel, *arrays)
     loads = [op for op in plan.work.kernel.regions[0].ops if op.name == "tile_load"]
-    assert [late.panel.op for late in plan.late] == loads[1:]
+    assert [load.panel.op for load in plan.epilogue_loads] == loads[1:]
 
 
 def test_two_products_of_one_operand() -> None:

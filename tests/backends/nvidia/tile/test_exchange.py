@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from girih.backends.nvidia import layouts, tile
 from girih.backends.nvidia.tile import assign, windows
+from girih.backends.nvidia.tile.distributed_layout import (
+    DistributedLayout,
+    blocked,
+    conversion,
+    log2,
+    padded,
+)
 from girih.backends.nvidia.tile.exchange import way
-from girih.backends.nvidia.tile.spread import Spread, blocked, conversion, log2, padded
 from girih.hlo.types import BF16, C64, F32, F64, I1, I8, I32
 
 from .. import harness
@@ -59,17 +65,17 @@ def test_transpositions_meet_no_bank_twice(
     assert report.counters["global_sectors"] == report.counters["global_sectors_ideal"]
 
 
-def spreads(dims: tuple[int, ...], threads: int) -> st.SearchStrategy[Spread]:
+def tile_layouts(dims: tuple[int, ...], threads: int) -> st.SearchStrategy[DistributedLayout]:
     """Layouts of a tile: bits of its index dealt out in any order, with copies or without."""
     shape = padded(dims)
     count = sum(map(log2, shape))
     slots = log2(threads)
 
-    def dealt(bits: list[int], copies: int) -> Spread:
+    def dealt(bits: list[int], copies: int) -> DistributedLayout:
         own = [*bits[: slots - copies], *[0] * copies]
         own = own[::-1] if copies % 2 else own
         layout = layouts.layout(shape, register=bits[slots - copies :], lane=own[:5], warp=own[5:])
-        return Spread(dims, layout)
+        return DistributedLayout(dims, layout)
 
     images = [1 << bit for bit in range(count)]
     return st.builds(dealt, st.permutations(images), st.integers(max(0, slots - count), 2))
@@ -84,10 +90,10 @@ CASES = [((5, 12), F32), ((5, 12), BF16), ((16, 8), I1), ((13, 60), I8), ((3, 5,
 def test_any_layout_becomes_any_other(dims: tuple[int, ...], element: Any, data: Any) -> None:
     op = copied(dims, element)
     threads = 64 if np.prod(padded(dims)) >= 1024 else 32
-    source, target = data.draw(spreads(dims, threads)), data.draw(spreads(dims, threads))
+    source, target = data.draw(tile_layouts(dims, threads)), data.draw(tile_layouts(dims, threads))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assign.Assignment, "blocked", lambda self, dims: source)
-        patch.setattr(windows, "stored", lambda e, value, spread: target)
+        patch.setattr(windows, "stored", lambda e, value, layout: target)
         check(op, numbered(op))
 
 
@@ -97,7 +103,7 @@ def test_what_a_warp_has_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, columns = blocked((16, 16), 8, 32), blocked((16, 16), 2, 32)
     assert conversion(rows, columns, 16).kind == "shuffles"
     monkeypatch.setattr(assign.Assignment, "blocked", lambda self, dims: rows)
-    monkeypatch.setattr(windows, "stored", lambda e, value, spread: columns)
+    monkeypatch.setattr(windows, "stored", lambda e, value, layout: columns)
     check(op, numbered(op))
     ptx = ptx_of(op)
     assert counted(ptx, "st.shared") == 0 < counted(ptx, "shfl") <= 4
@@ -107,10 +113,10 @@ def test_places_beyond_a_tile_cost_nothing() -> None:
     """Paddings that differ are no reason to move elements."""
     narrow = blocked((5, 8), 1, 32)
     layout = layouts.mma_accumulator(16, 8)
-    wide = Spread((5, 8), layout.with_inputs(register=layout.bits("register")[:1]))
+    wide = DistributedLayout((5, 8), layout.with_inputs(register=layout.bits("register")[:1]))
     value = copied((5, 8), F32).regions[0].ops[0].result
     assert way(value, narrow, narrow).kind == "none"
-    padding = Spread((5, 8), layout)
+    padding = DistributedLayout((5, 8), layout)
     assert way(value, wide, padding).kind == "registers"
     assert way(value, padding, wide).kind == "registers"
 

@@ -34,15 +34,15 @@ def padded(dims: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class DistributedLayout:
     """dims of the tile, and the layout of powers of two that it lies in."""
 
     dims: tuple[int, ...]
-    layout: LinearLayout
+    linear: LinearLayout
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.dims, self.layout))
+        return hash((self.dims, self.linear))
 
     def __hash__(self) -> int:
         return self._hash
@@ -50,20 +50,20 @@ class Spread:
     @cached_property
     def count(self) -> int:
         """Registers of a thread."""
-        return self.layout.size("register")
+        return self.linear.size("register")
 
     @cached_property
     def threads(self) -> tuple[Basis, ...]:
         """The step of each bit of a thread's number along each dim."""
-        images = (*self.layout.bits("lane"), *self.layout.bits("warp"))
-        return tuple(map(self.layout.split, images))
+        images = (*self.linear.bits("lane"), *self.linear.bits("warp"))
+        return tuple(map(self.linear.split, images))
 
     @cached_property
     def places(self) -> tuple[Basis | None, ...]:
         """The register part of each register's index; None where it lies outside of the tile."""
         return tuple(
             place if all(map(operator.lt, place, self.dims)) else None
-            for place in self.layout.registers
+            for place in self.linear.registers
         )
 
     @cached_property
@@ -79,71 +79,73 @@ class Spread:
     @cached_property
     def copies(self) -> int:
         """Bits of the thread's number that change nothing: those threads hold the same."""
-        return copies(self.layout)
+        return copies(self.linear)
 
     def vector(self, most: int) -> int:
         """Neighbours along the last dim in registers that follow each other, at most so many."""
-        width, bits = 1, self.layout.bits("register")
+        width, bits = 1, self.linear.bits("register")
         while self.dims and 2 * width <= most and width in bits[log2(width) : log2(width) + 1]:
             width *= 2
         return width
 
     def project(
         self, dims: Sequence[int], kept: Sequence[int | None]
-    ) -> tuple[Spread, tuple[int, ...]]:
-        """The spread of a value whose dim d is dim kept[d] of this one, or has size 1 (None); and
+    ) -> tuple[DistributedLayout, tuple[int, ...]]:
+        """The layout of a value whose dim d is dim kept[d] of this one, or has size 1 (None); and
         for each register of this one the register that holds its element there."""
-        shape = [self.layout.shape[d] if d is not None else 1 for d in kept]
-        layout, numbers = self.layout.mapped(shape, kept).condensed()
-        return Spread(tuple(dims), layout), numbers
+        shape = [self.linear.shape[d] if d is not None else 1 for d in kept]
+        layout, numbers = self.linear.mapped(shape, kept).condensed()
+        return DistributedLayout(tuple(dims), layout), numbers
 
-    def without(self, dimensions: Sequence[int]) -> tuple[Spread, tuple[int, ...]]:
-        """The spread of what is left when dims are summed over."""
+    def without(self, dimensions: Sequence[int]) -> tuple[DistributedLayout, tuple[int, ...]]:
+        """The layout of what is left when dims are summed over."""
         kept = [d for d in range(len(self.dims)) if d not in dimensions]
         return self.project([self.dims[d] for d in kept], kept)
 
     def broadcast(
         self, dims: Sequence[int], mapped: Sequence[int]
-    ) -> tuple[Spread, tuple[int, ...]]:
-        """The spread of the operand of a broadcast whose result lies so."""
+    ) -> tuple[DistributedLayout, tuple[int, ...]]:
+        """The layout of the operand of a broadcast whose result lies so."""
         return self.project(
             dims, [d if n != 1 else None for d, n in zip(mapped, dims, strict=True)]
         )
 
-    def permuted(self, permutation: Sequence[int]) -> Spread:
-        """The spread of transpose(x, permutation), where x lies so."""
+    def permuted(self, permutation: Sequence[int]) -> DistributedLayout:
+        """The layout of transpose(x, permutation), where x lies so."""
         dims = tuple(self.dims[d] for d in permutation)
-        return Spread(dims, self.layout.transpose(permutation))
+        return DistributedLayout(dims, self.linear.transpose(permutation))
 
-    def reshaped(self, dims: Sequence[int]) -> Spread | None:
-        """The spread of reshape(x, dims), where x lies so; None if it has none of this form."""
+    def reshaped(self, dims: Sequence[int]) -> DistributedLayout | None:
+        """The layout of reshape(x, dims), where x lies so; None if it has none of this form."""
         if [n for n in dims if n != 1] == [n for n in self.dims if n != 1]:
             sizes = iter(
-                size for n, size in zip(self.dims, self.layout.shape, strict=True) if n != 1
+                size for n, size in zip(self.dims, self.linear.shape, strict=True) if n != 1
             )
             shape = tuple(next(sizes) if n != 1 else 1 for n in dims)
             alone = all(
-                size == 1 for n, size in zip(self.dims, self.layout.shape, strict=True) if n == 1
+                size == 1 for n, size in zip(self.dims, self.linear.shape, strict=True) if n == 1
             )
         else:
             shape = tuple(dims)
-            alone = shape == padded(dims) and self.layout.shape == self.dims
-        return Spread(tuple(dims), self.layout.reshape(shape)) if alone else None
+            alone = shape == padded(dims) and self.linear.shape == self.dims
+        return DistributedLayout(tuple(dims), self.linear.reshape(shape)) if alone else None
 
     @cached_property
     def trimmed(self) -> LinearLayout:
         """The layout in the next powers of two of the tile's sizes; bits that lead beyond hold
         copies there."""
-        return self.layout.resized(padded(self.dims))
+        return self.linear.resized(padded(self.dims))
 
 
 @functools.lru_cache(maxsize=512)
-def conversion(source: Spread, target: Spread, bits: int) -> layouts.Conversion:
+def conversion(
+    source: DistributedLayout, target: DistributedLayout, bits: int
+) -> layouts.Conversion:
     """How the registers of `source` become those of `target`, which holds the same tile; elements
     have so many bits. Places beyond the tile get what is convenient."""
-    both = zip(source.layout.shape, target.layout.shape, strict=True)
+    both = zip(source.linear.shape, target.linear.shape, strict=True)
     shape = [max(sizes) for sizes in both]
-    here, there = source.layout.resized(shape), target.layout.resized(shape)
+    here, there = source.linear.resized(shape), target.linear.resized(shape)
     inputs = []
     for name, images in there.inputs:
         wanted = []
@@ -159,29 +161,29 @@ def copies(layout: LinearLayout) -> int:
     return layout.copies("lane") | layout.copies("warp") << LANE_BITS
 
 
-def spread_of(
+def layout_of(
     dims: Sequence[int], layout: LinearLayout, kept: Sequence[int | None] | None = None
-) -> Spread:
+) -> DistributedLayout:
     """A tile in a layout of powers of two; `kept`: which dimension of the layout each dim is."""
     if kept is not None:
         layout = layout.mapped([layout.shape[d] if d is not None else 1 for d in kept], kept)
     names = ("register", "lane", "warp")
     inputs = tuple((name, layout.bits(name)) for name in names)
-    return Spread(tuple(dims), LinearLayout(inputs, layout.outputs))
+    return DistributedLayout(tuple(dims), LinearLayout(inputs, layout.outputs))
 
 
-def blocked(dims: Sequence[int], vector: int, threads: int) -> Spread:
+def blocked(dims: Sequence[int], vector: int, threads: int) -> DistributedLayout:
     """Neighbouring threads hold neighbouring vectors of the last dim; then the dims before."""
-    return Spread(tuple(dims), layouts.blocked(padded(dims), threads // WARP, vector))
+    return DistributedLayout(tuple(dims), layouts.blocked(padded(dims), threads // WARP, vector))
 
 
-def patches(dims: Sequence[int], threads: int, apart: Sequence[int] = ()) -> Spread:
+def patches(dims: Sequence[int], threads: int, apart: Sequence[int] = ()) -> DistributedLayout:
     """Each thread holds a patch of rows and columns: few operands for many products. Along the dims
     `apart` neighbouring lanes have neighbours."""
-    return Spread(tuple(dims), layouts.patches(padded(dims), threads // WARP, apart))
+    return DistributedLayout(tuple(dims), layouts.patches(padded(dims), threads // WARP, apart))
 
 
-def way(value: Value, source: Spread, target: Spread) -> Conversion:
+def way(value: Value, source: DistributedLayout, target: DistributedLayout) -> Conversion:
     """How a value gets from one layout to another: small elements share words."""
     element = value.element
     narrow = not element.is_complex and not element.is_bool

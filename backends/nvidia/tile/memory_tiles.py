@@ -2,7 +2,7 @@
 
 Formulas of elements are computed where they are read; what else is computed is written to shared
 memory as long as it lasts, else to scratch of the block. Threads take turns with the elements, see
-`team.py`. Scalars are registers, equal in all threads.
+`block_wide.py`. Scalars are registers, equal in all threads.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ..target import NvidiaTarget
 from .analysis import Facts
 from .atomics import combined
 from .block import along_grid
+from .block_wide import BlockWideLowering, BlockWorker, given, simpler
 from .kernel import starts
 from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
-from .team import Team, TeamLowering, given, simpler
 
 THREADS = 512  # of a block
 BLOCKS = 2  # of a multiprocessor, where they need scratch
@@ -95,8 +95,8 @@ class _Resident:
         self.memory = dict(zip(region.arguments, self.entry.pointers, strict=False))
         self.room = Room(target.architecture.shared_bytes)
         self.hazards = Hazards(self.entry)
-        self.team = Team(self.entry, self.hazards, self.room, self.pointer)
-        self.lowering = TeamLowering(self.team, region, {}, [], {})
+        self.worker = BlockWorker(self.entry, self.hazards, self.room, self.pointer)
+        self.lowering = BlockWideLowering(self.worker, region, {}, [], {})
         block = self.entry.block()
         # Where it lies is known when everything has been emitted once.
         self.scratch = llvm.Value("ptr", "null")
@@ -166,19 +166,19 @@ class _Resident:
         if op.name in _CONTRACTIONS:
             for value in op.operands:
                 self.lowering.stored(value)
-        count, instead = len(self.team.taken), simpler(op)
+        count, instead = len(self.worker.taken), simpler(op)
         if instead is None:
             self.lowering.single(op)
         else:
-            outputs = [self.team.reserve(value.tensor.bytes) for value in op.results]
+            outputs = [self.worker.reserve(value.tensor.bytes) for value in op.results]
             places = map(self.lowering.stored, op.operands)
             given_places = dict(zip(instead.arguments, places, strict=True))
             self.lowering.inner(instead, given_places, outputs).run()
             self.lowering.places.update(zip(op.results, outputs, strict=True))
         found = {self.lowering.places[value] for value in op.results}
-        for piece in self.team.taken[count:]:
+        for piece in self.worker.taken[count:]:
             if piece not in found:
-                self.team.taken.remove(piece)
+                self.worker.taken.remove(piece)
                 self.room.give(piece)
         for value in op.results:
             if value.rank == 0:
@@ -217,9 +217,9 @@ class _Resident:
                 self.know(tile, self.scalar(tile))
             return
         offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
-        place = self.team.reserve(tile.tensor.bytes)
+        place = self.worker.reserve(tile.tensor.bytes)
         rows = [op.operands[1]] if op.name == "tile_gather" else []
-        self.team.begin([self.all_of(memory)], [], 0)
+        self.worker.begin([self.all_of(memory)], [], 0)
         step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
@@ -230,7 +230,7 @@ class _Resident:
                 places[op.axis] = self.f.cast("sext", row, "i64")
             register = self.element(op, offsets, places)
             emitter.store(step.pointers[-1], register, tile.element, at)
-        self.team.end(step, 0)
+        self.worker.end(step, 0)
         self.lowering.places[tile] = place
         if tile.rank == 0:
             self.know(tile, self.scalar(tile))
@@ -322,7 +322,7 @@ class _Resident:
                 wanted = inside if wanted is None else f.land(wanted, inside)
             with self.where(wanted):
                 self.write(op, register, position)
-        self.team.end(step, 0)
+        self.worker.end(step, 0)
 
     def write(self, op: Op, register: Register, position: llvm.Value) -> None:
         f, element = self.f, op.operands[0].element
@@ -350,14 +350,14 @@ class _Resident:
     def inside(self) -> Iterator[None]:
         """A region inside: what is made there is gone behind it."""
         places, known = dict(self.lowering.places), dict(self.lowering.known)
-        count = len(self.team.taken)
+        count = len(self.worker.taken)
         yield
-        self.team.release(count)
+        self.worker.release(count)
         self.lowering.places, self.lowering.known = places, known
 
     def buffers(self, values: Sequence[Value]) -> list[MemoryPiece | None]:
         """Memory for tiles among carried values; None for scalars."""
-        return [self.team.reserve(v.tensor.bytes) if v.rank else None for v in values]
+        return [self.worker.reserve(v.tensor.bytes) if v.rank else None for v in values]
 
     def fill(self, value: Value, buffer: MemoryPiece) -> None:
         """Puts a value into a buffer that no formula of it reads."""
@@ -389,12 +389,12 @@ class _Resident:
                 continue
             source = self.lowering.stored(value)
             if source in buffers:
-                copy = self.team.reserve(value.tensor.bytes)
-                updates.copy(self.team, source, copy, value.tensor.bytes)
+                copy = self.worker.reserve(value.tensor.bytes)
+                updates.copy(self.worker, source, copy, value.tensor.bytes)
                 source = copy
             moves.append((source, buffer, value.tensor.bytes))
         for source, buffer, size in moves:
-            updates.copy(self.team, source, buffer, size)
+            updates.copy(self.worker, source, buffer, size)
 
     def loop(self, op: Op) -> None:
         f, (region,) = self.f, op.regions

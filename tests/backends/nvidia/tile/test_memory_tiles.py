@@ -11,7 +11,7 @@ import pytest
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
-from girih.backends.nvidia.tile import resident
+from girih.backends.nvidia.tile import memory_tiles
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.interpret import evaluated
@@ -38,7 +38,7 @@ test_empty_grids_and_arrays = language.test_empty_grids_and_arrays
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of kernels run in the simulator, with tiles in memory."""
-    call_through(monkeypatch, lambda op: resident.emit(op, SM_80))
+    call_through(monkeypatch, lambda op: memory_tiles.emit(op, SM_80))
 
 
 SMALL = replace(SM_80, architecture=replace(SM_80.architecture, multiprocessors=1))
@@ -46,7 +46,7 @@ SMALL = replace(SM_80, architecture=replace(SM_80.architecture, multiprocessors=
 
 def check(op: Op, inputs: list[np.ndarray], tolerance: float = 1e-6, **options: Any) -> None:
     """On a machine of one multiprocessor, so that blocks have several places of the grid."""
-    code = resident.emit(op, SMALL)
+    code = memory_tiles.emit(op, SMALL)
     found = harness.run(op, inputs, code=code, on=SM_80, **options)
     for got, wanted in zip(found, evaluated(op, inputs), strict=True):
         loose = got.dtype.kind in "fcV"
@@ -72,8 +72,8 @@ def test_examples(number: int) -> None:
 @pytest.mark.parametrize(("limit", "seed"), [(1 << 16, 0), (0, 1)], ids=["shared", "scratch"])
 def test_products_and_attention(limit: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops that carry tiles, in shared memory and in scratch that blocks use again."""
-    monkeypatch.setattr(resident.Room, "__init__", _limited(limit))
-    monkeypatch.setattr(resident, "THREADS", 64)
+    monkeypatch.setattr(memory_tiles.Room, "__init__", _limited(limit))
+    monkeypatch.setattr(memory_tiles, "THREADS", 64)
     op = matmul((48, 40, 40), (16, 16, 16))
     check(op, values(op), 1e-3, seed=seed)
     op = attention(2, 64, 16, 32, 16, causal=True)
@@ -81,9 +81,9 @@ def test_products_and_attention(limit: int, seed: int, monkeypatch: pytest.Monke
 
 
 def _limited(limit: int) -> Any:
-    def init(room: resident.Room, _: int) -> None:
+    def init(room: memory_tiles.Room, _: int) -> None:
         room.limit = limit
-        room.shared, room.scratch = resident.Arena(), resident.Arena()
+        room.shared, room.scratch = memory_tiles.Arena(), memory_tiles.Arena()
 
     return init
 
@@ -139,6 +139,6 @@ def test_tiles_larger_than_shared_memory() -> None:
 @pytest.mark.requires_ptxas
 def test_no_spills() -> None:
     for op in (wide((64, 1 << 17)), attention(4, 256, 64, 64, 64, causal=False)):
-        made = assemble(compile_ptx(resident.emit(op, SM_80).text, SM_80.architecture),
+        made = assemble(compile_ptx(memory_tiles.emit(op, SM_80).text, SM_80.architecture),
                         SM_80.architecture)  # fmt: skip
         assert made.faults() == []

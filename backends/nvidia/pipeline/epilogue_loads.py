@@ -16,8 +16,8 @@ from ... import llvm
 from ...llvm import elements
 from .. import layouts
 from ..frame import Unfit
+from ..layout_code import sum_of
 from ..layouts import SharedAccess
-from ..reach import sum_of
 from . import fragment
 from . import instructions as hopper
 from .analysis import panel_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Late:
+class EpilogueLoad:
     """A window behind the loop, and how many of its chunks come in one stage."""
 
     panel: Panel
@@ -51,7 +51,7 @@ class Late:
         return self.panel.outer * self.panel.swizzle
 
 
-def late_windows(work: PipelineWork, ring: Ring) -> tuple[Late, ...]:
+def find_epilogue_loads(work: PipelineWork, ring: Ring) -> tuple[EpilogueLoad, ...]:
     """The windows that come through a ring of the loop; one stage stays for the loop's own."""
     check = Check(work)
     check.run()
@@ -60,7 +60,7 @@ def late_windows(work: PipelineWork, ring: Ring) -> tuple[Late, ...]:
         roles.setdefault(value, set()).add(seen)
     early = _early(work)
     known = {panel.op for panel in work.panels}
-    found: list[Late] = []
+    found: list[EpilogueLoad] = []
     left = ring.stages - 1
     for op in work.kernel.regions[0].ops:
         if op.name != "tile_load" or op in known or op in early or op.result not in roles:
@@ -72,7 +72,7 @@ def late_windows(work: PipelineWork, ring: Ring) -> tuple[Late, ...]:
         fills = -(-panel.chunks // each)
         if fills <= left:
             left -= fills
-            found.append(Late(panel, -(-panel.chunks // fills)))
+            found.append(EpilogueLoad(panel, -(-panel.chunks // fills)))
     return tuple(found)
 
 
@@ -109,7 +109,7 @@ def _early(work: PipelineWork) -> set[Op]:
 
 
 class Arrivals:
-    """The late windows of one tile as a warp group that multiplies sees them."""
+    """The windows of the epilogue of one tile as a warp group that multiplies sees them."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer, self.f = consumer, consumer.f
@@ -119,15 +119,15 @@ class Arrivals:
         """Until all are there; the evaluator reads them from here on."""
         consumer, plan = self.consumer, self.consumer.plan
         self.stages = []
-        for late in plan.late:
-            ring, starts = plan.late_ring, []
-            for _ in late.fills:
+        for load in plan.epilogue_loads:
+            ring, starts = plan.epilogue_ring, []
+            for _ in load.fills:
                 consumer.wait(ring)
                 stage = consumer.states[ring][0]
                 self.stages.append(stage)
                 starts.append(consumer.stage_offset(ring, stage))
                 consumer.advance(ring)
-            consumer.evaluator.arrived[late.panel.op] = self._registers(late, starts)
+            consumer.evaluator.arrived[load.panel.op] = self._registers(load, starts)
 
     def release(self) -> None:
         """Behind the last read of all threads of the group: the stages can be filled again."""
@@ -135,10 +135,10 @@ class Arrivals:
         if self.stages:
             hopper.meet(self.f, self.f.add(consumer.group, 1), hopper.WARPGROUP)
         for stage in self.stages:
-            consumer.release(consumer.plan.late_ring, stage)
+            consumer.release(consumer.plan.epilogue_ring, stage)
 
-    def _registers(self, late: Late, starts: Sequence[llvm.Value]) -> Registers:
-        f, panel, consumer = self.f, late.panel, self.consumer
+    def _registers(self, load: EpilogueLoad, starts: Sequence[llvm.Value]) -> Registers:
+        f, panel, consumer = self.f, load.panel, self.consumer
         element = panel.op.operands[0].element
         made, place = fragment.chunk(panel.chunk, panel.width)
         matrices = layouts.matrix_access(made, place, panel.width)
@@ -152,10 +152,10 @@ class Arrivals:
         rows, columns = fragment.rows(hopper.ROWS), fragment.columns(panel.chunk)
         kind = elements.memory_type(f, element)
 
-        def load(access: SharedAccess, block: int, chunk: int) -> llvm.Value:
+        def loaded(access: SharedAccess, block: int, chunk: int) -> llvm.Value:
             """A vector of the access's elements."""
-            stage, inside = divmod(chunk, late.chunks)
-            offset = inside * late.chunk_bytes + block * hopper.ROWS * panel.swizzle + access.add
+            stage, inside = divmod(chunk, load.chunks)
+            offset = inside * load.chunk_bytes + block * hopper.ROWS * panel.swizzle + access.add
             start = f.add(f.add(starts[stage], own), f.xor(common, access.xor))
             at = hopper.shared(f, f.add(start, offset))
             vector = llvm.vector(len(access.registers), kind)
@@ -166,8 +166,8 @@ class Arrivals:
 
         def fetch(i: int, j: int) -> llvm.Value:
             access, number = where[i % rows, j % columns]
-            key = late, access, i // rows, j // columns
-            raw = consumer.evaluator.once(key, lambda: load(access, *key[2:]))
+            key = load, access, i // rows, j // columns
+            raw = consumer.evaluator.once(key, lambda: loaded(access, *key[2:]))
             return plain(elements.widen(f, f.extract(raw, number), element))
 
         return Registers(

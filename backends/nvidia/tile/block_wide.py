@@ -42,7 +42,7 @@ class Room(Protocol):
     def give(self, piece: MemoryPiece) -> None: ...
 
 
-class TeamStep(OperationCode):
+class BlockWideStep(OperationCode):
     """An operation of all threads of a block."""
 
     def __init__(self, entry: Entry, pointers: Sequence[llvm.Value]) -> None:
@@ -70,7 +70,7 @@ class TeamStep(OperationCode):
             yield thread, element
 
 
-class Team(Worker):
+class BlockWorker(Worker):
     """The threads of a block. Places are pieces of memory: `pointer` gives their addresses; `take`
     and `give` hand out memory for what lies between operations."""
 
@@ -101,7 +101,7 @@ class Team(Worker):
     def threads(self, count: int) -> int:
         return min(count, self.entry.threads)
 
-    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> TeamStep:
+    def begin(self, reads: Sequence[Place], writes: Sequence[Place], threads: int) -> BlockWideStep:
         del threads
         for piece in reads:
             assert isinstance(piece, MemoryPiece)
@@ -109,21 +109,21 @@ class Team(Worker):
         for piece in writes:
             assert isinstance(piece, MemoryPiece)
             self.hazards.write(piece)
-        return TeamStep(self.entry, [self.pointer(piece) for piece in (*reads, *writes)])  # type: ignore[arg-type]
+        return BlockWideStep(self.entry, [self.pointer(piece) for piece in (*reads, *writes)])  # type: ignore[arg-type]
 
     def end(self, step: OperationCode, threads: int) -> None:
         """Who reads it waits: hazards know."""
 
 
-class TeamLowering(RegionLowering):
+class BlockWideLowering(RegionLowering):
     """Operations of a block; reductions and running totals by all its threads."""
 
-    work: Team
+    work: BlockWorker
 
     def inner(
         self, region: Region, places: dict[Value, Place], outputs: Sequence[Place]
-    ) -> TeamLowering:
-        return TeamLowering(self.work, region, places, outputs)
+    ) -> BlockWideLowering:
+        return BlockWideLowering(self.work, region, places, outputs)
 
     def single(self, op: Op) -> None:
         sized = all(value.tensor.size for value in (*op.operands, *op.results))
@@ -139,7 +139,7 @@ class _ReductionTree:
     """One reduce: stretches of elements by threads, threads by lanes, lanes by warps; earlier
     elements are always on the left."""
 
-    def __init__(self, lowering: TeamLowering, op: Op, outputs: Sequence[Place]) -> None:
+    def __init__(self, lowering: BlockWideLowering, op: Op, outputs: Sequence[Place]) -> None:
         self.lowering, self.op, self.outputs = lowering, op, outputs
         self.work = lowering.work
         self.reduction = Reduction(op)
@@ -169,9 +169,9 @@ class _ReductionTree:
 
     def open(
         self, values: Sequence[Value], writes: Sequence[Place]
-    ) -> tuple[TeamStep, ElementEmitter]:
+    ) -> tuple[BlockWideStep, ElementEmitter]:
         step, emitter = self.lowering.open(values, writes, 0)
-        assert isinstance(step, TeamStep)
+        assert isinstance(step, BlockWideStep)
         return step, emitter
 
     def divided(self, parts: int) -> None:
@@ -221,7 +221,7 @@ class _ReductionTree:
 
     def fold(
         self,
-        step: TeamStep,
+        step: BlockWideStep,
         results: int,
         length: int,
         lanes: int,
@@ -279,7 +279,7 @@ class _ReductionTree:
         return found
 
     def sink(
-        self, step: TeamStep, emitter: ElementEmitter
+        self, step: BlockWideStep, emitter: ElementEmitter
     ) -> Callable[[Affine, list[Register]], None]:
         """Stores results: initial values joined in, rounded."""
         f, reduction = emitter.function, self.reduction
@@ -300,7 +300,7 @@ class _Totals:
     """One reduce_window of running totals: every lane of a line folds a stretch, lanes hand on what
     stands before, and each goes through its stretch again."""
 
-    def __init__(self, lowering: TeamLowering, op: Op, outputs: Sequence[Place]) -> None:
+    def __init__(self, lowering: BlockWideLowering, op: Op, outputs: Sequence[Place]) -> None:
         found = running(op)
         assert found is not None
         self.dimension, self.backward = found
@@ -312,7 +312,7 @@ class _Totals:
 
     def run(self) -> None:
         step, emitter = self.lowering.open(self.op.operands, self.outputs, 0)
-        assert isinstance(step, TeamStep)
+        assert isinstance(step, BlockWideStep)
         f, scopes, reduction = step.function, step.scopes, self.reduction
         threads, lines = step.entry.threads, math.prod(self.others)
         lanes = 1
@@ -369,7 +369,7 @@ class _Totals:
 
     def before(
         self,
-        step: TeamStep,
+        step: BlockWideStep,
         number: llvm.Value,
         lanes: int,
         through: list[Register],
@@ -391,7 +391,7 @@ class _Totals:
         return selected(f, f.compare("eq", lane, 0), start, joined)
 
 
-def together(e: Emitter, op: Op) -> None:
+def emit_block_wide(e: Emitter, op: Op) -> None:
     """An operation whose operands and results lie in memory; results are read from there into
     whatever layout they are asked for in."""
     block = e.block
@@ -405,10 +405,10 @@ def together(e: Emitter, op: Op) -> None:
             places[own] = e.scope.piece(value)
         else:
             known[own] = given(e.scalar(value))
-    team = Team(block.entry, block.hazards, block.arena, e.pointer)
-    outputs = [team.arena.take(max(1, value.tensor.bytes)) for value in op.results]
-    TeamLowering(team, region, places, outputs, known).run()
-    team.release()
+    worker = BlockWorker(block.entry, block.hazards, block.arena, e.pointer)
+    outputs = [worker.arena.take(max(1, value.tensor.bytes)) for value in op.results]
+    BlockWideLowering(worker, region, places, outputs, known).run()
+    worker.release()
     for value, piece in zip(op.results, outputs, strict=True):
         if value.rank:
             e.scope.shared[value] = piece

@@ -9,7 +9,7 @@ import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, I32, TensorType
-from girih.optimizer.lending import lend
+from girih.optimizer.output_reuse import reuse_outputs
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import Order
 from girih.optimizer.pipeline import run_pipeline
@@ -69,19 +69,19 @@ PROGRAMS = {
 def test_what_is_lent_is_free(name):
     steps = schedule(run_pipeline(PROGRAMS[name](), [Fuse(), Order()]))
     ranges = live_ranges(steps)
-    lent = lend(steps, ranges)
-    for buffer, (output, offset) in lent.items():
+    reused = reuse_outputs(steps, ranges)
+    for buffer, (output, offset) in reused.items():
         assert offset + buffer.bytes <= output.bytes
         first = min(n for n, step in enumerate(steps.steps) if output in touched(step))
         assert ranges[buffer][1] < first
-        for other, (owner, start) in lent.items():
+        for other, (owner, start) in reused.items():
             together = (
                 ranges[other][0] <= ranges[buffer][1] and ranges[buffer][0] <= ranges[other][1]
             )
             if other is not buffer and owner is output and together:
                 assert start + other.bytes <= offset or offset + buffer.bytes <= start
     if name == "chain":
-        assert lent
+        assert reused
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -112,5 +112,5 @@ def test_of_equal_values_those_are_lent_that_leave_least():
     end = Label()
     steps = Schedule([*[JumpStep(end)] * 4, CopyStep(part, output)], {end: 5}, outputs=[output])
     ranges = {product: (0, 1), terms: (1, 2), received: (2, 3), part: (3, 4)}
-    lent = lend(steps, ranges)
-    assert lent == {received: (output, 0), product: (output, 0)}
+    reused = reuse_outputs(steps, ranges)
+    assert reused == {received: (output, 0), product: (output, 0)}
