@@ -1,7 +1,7 @@
 """PyTorch's public functions through girih, with arguments that nobody chose for them.
 
     python tests/differential/torch_functions.py [--only NAME ...] [--dtypes float32 int64 ...]
-        [--once] [--samples 4] [--engine interpreter|cpu] [--jobs 2] [--record FILE] [--write FILE]
+        [--once] [--samples 4] [--engine interpreter|cpu|file] [--jobs 2] [--record FILE] [--write FILE]
 
 Every public function of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special` and
 `torch.fft`, and every method of `torch.Tensor`, is called with each of a fixed list of argument
@@ -36,7 +36,7 @@ import torch
 from torch.utils import _pytree
 
 from girih.tests.differential.outcomes import PAGE, markdown_rows, write_section
-from girih.tests.differential.torch_operators import outcome
+from girih.tests.differential.torch_operators import ENGINES, outcome
 
 SPACES = {
     "torch": torch,
@@ -330,7 +330,7 @@ def main() -> int:
     )
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
     parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--engine", default="cpu", choices=("interpreter", "cpu"))
+    parser.add_argument("--engine", default="cpu", choices=ENGINES)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=300, help="of one function, at most")
     parser.add_argument("--record", type=Path, help="adds what it finds to this file of JSON lines")
@@ -390,7 +390,8 @@ def table(found: list[Found]) -> str:
         whole = names - {x.name for x in ours if x.verdict != "agrees"}
         refused = count["blocked"] + count["refused"]
         numbers = (len(names), len(whole), len(ours), count["agrees"], refused, count["differs"])
-        rows.append((dtype, f"the {engine}", *map(str, numbers), str(count["bug"])))
+        runs = "a saved file, interpreted" if engine == "file" else f"the {engine}"
+        rows.append((dtype, runs, *map(str, numbers), str(count["bug"])))
     return markdown_rows(*rows)
 
 
