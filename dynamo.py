@@ -31,9 +31,9 @@ from .frontends.torch.lower import lower
 from .frontends.torch.program import Graph, Input, Node, Output, Ref, TorchProgram
 from .hlo.errors import CompilerBug, UserError
 from .hlo.graph import Weight
-from .hlo.signature import Tree
 from .hlo.sizes import Symbol
 from .hlo.symbols import Dim, SymbolicDim, bound, symbols_of
+from .hlo.trees import Tree
 from .hlo.types import UI8, TensorType
 from .options import Options
 from .runtime.devices.architectures import target_for

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..hlo.errors import UserError
-from ..hlo.signature import Argument, Result, describe
+from ..hlo.signature import Argument, Result
+from ..hlo.trees import describe
 from ..hlo.types import element_type
 from .devices.arrays import is_on_gpu
 from .dlpack import CPU, CUDA_HOST, host_array

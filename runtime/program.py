@@ -15,8 +15,9 @@ import numpy as np
 
 from .. import __version__
 from ..hlo.errors import UserError
-from ..hlo.signature import Argument, Signature, StructureError
+from ..hlo.signature import Argument, Signature
 from ..hlo.sizes import Symbol
+from ..hlo.trees import StructureError
 from . import devices
 from .aliases import Aliases, find_aliases, like
 from .bundle import MAIN, Bundle, Check, MemoryParts, Parts, PendingCheck, Variant

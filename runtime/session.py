@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..hlo.errors import UserError
-from ..hlo.signature import describe
+from ..hlo.trees import describe
 from .entries import nearest, unnamed
 from .parts import ALIGNMENT, aligned
 from .saved_state import read_state, write_state

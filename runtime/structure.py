@@ -12,7 +12,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from ..hlo.signature import Tree
+from ..hlo.trees import Tree
 
 Flatten = Callable[[Any, list[Any]], None]
 Unflatten = Callable[[Iterator[Any]], Any]

@@ -42,7 +42,7 @@ CHOICES = {
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
 RUNTIME_AT_ONCE = {
     "hlo.errors", "hlo.extras", "hlo.files", "hlo.signature", "hlo.size_text", "hlo.sizes",
-    "hlo.symbols", "hlo.types", "workers",
+    "hlo.symbols", "hlo.trees", "hlo.types", "workers",
 }  # fmt: skip
 ON_A_MESH = {  # more
     "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},

@@ -12,11 +12,12 @@ import numpy as np
 
 from ...hlo.errors import Blocker, ImportBlockers, UnsupportedError, UserError
 from ...hlo.graph import Dense, Module
-from ...hlo.signature import Signature, StructureError, Tree
+from ...hlo.signature import Signature
 from ...hlo.size_text import MAXIMUM_TEXT
 from ...hlo.sizes import Symbol
 from ...hlo.specialize import symbols_of_type
 from ...hlo.symbols import Dim, SymbolicDim, maximum, minimum
+from ...hlo.trees import StructureError, Tree
 from ...hlo.types import TensorType, Type, element_type
 from .. import tree
 from ..stablehlo.bytecode import read_bytecode

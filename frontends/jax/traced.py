@@ -16,7 +16,8 @@ import numpy as np
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Weight
-from ...hlo.signature import Signature, StructureError, Tree
+from ...hlo.signature import Signature
+from ...hlo.trees import StructureError, Tree
 from ...hlo.types import element_type_of
 from ..kernel.jax_primitive import importing
 from ..stablehlo.convert import WEIGHT_BYTES, Converter, EntryArgument

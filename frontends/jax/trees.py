@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...hlo.classes import DICTS, factory_name, jax_maker, meet
-from ...hlo.signature import Key, Tree
+from ...hlo.trees import Key, Tree
 
 
 def tree_of(definition: Any) -> Tree:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...hlo.graph import Function
-from ...hlo.signature import Signature, Tree
+from ...hlo.signature import Signature
+from ...hlo.trees import Tree
 from ...hlo.types import TensorType, Type
 from .. import tree
 from .locations import Locations

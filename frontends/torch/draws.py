@@ -14,7 +14,8 @@ import numpy as np
 
 from ...hlo.build import Builder
 from ...hlo.graph import Value, Weight
-from ...hlo.signature import GENERATOR, Tree
+from ...hlo.signature import GENERATOR
+from ...hlo.trees import Tree
 from ...hlo.types import UI64, TensorType
 from .program import Input, TorchProgram
 

@@ -19,8 +19,8 @@ from ...hlo.assumptions import Assumptions
 from ...hlo.errors import ImportBlockers, UserError
 from ...hlo.graph import Module, Weight
 from ...hlo.needed_sizes import is_known
-from ...hlo.signature import Tree
 from ...hlo.sizes import SizeConstraint, Symbol
+from ...hlo.trees import Tree
 from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches

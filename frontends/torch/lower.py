@@ -21,9 +21,10 @@ from ...hlo.errors import (
 )  # fmt: skip
 from ...hlo.graph import Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.needed_sizes import is_known, reduced, with_needed_sizes
-from ...hlo.signature import Measured, Signature, Tree
+from ...hlo.signature import Measured, Signature
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim, SymbolicDim, name_of, symbols_of
+from ...hlo.trees import Tree
 from ...hlo.types import F64, I1, I64, TensorType, unsharded
 from ...hlo.verify import compatible
 from .context import Blocked, Context

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...hlo.graph import Origin, Weight
-from ...hlo.signature import Tree
 from ...hlo.sizes import SizeConstraint, Symbol
 from ...hlo.symbols import Dim
+from ...hlo.trees import Tree
 from ...hlo.types import TensorType
 
 

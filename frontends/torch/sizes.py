@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...hlo.errors import UserError
-from ...hlo.signature import StructureError, Tree
 from ...hlo.sizes import Relation, SizeConstraint, Symbol, parse_constraint
 from ...hlo.symbols import Dim, SizeTooLong, SymbolicDim, ceildiv, maximum, minimum
+from ...hlo.trees import StructureError, Tree
 from .trees import with_constants
 
 if TYPE_CHECKING:

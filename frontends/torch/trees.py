@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...hlo.classes import DICTS, factory_name, meet, torch_maker
-from ...hlo.signature import Tree
+from ...hlo.trees import Tree
 
 
 def tree_of_spec(spec: Any) -> Tree:

@@ -12,7 +12,8 @@ import numpy as np
 from ...hlo.errors import UserError
 from ...hlo.placement import cut_for, joined
 from ...hlo.sharding import Mesh, Sharding, parse_mesh, parse_sharding
-from ...hlo.signature import Argument, Result, Signature, describe
+from ...hlo.signature import Argument, Result, Signature
+from ...hlo.trees import describe
 from ..bundle import Variant
 from ..inputs import Leaf
 from .started import own_rank, the_world

@@ -1,7 +1,8 @@
 """PyTorch's public functions through girih, with arguments that nobody chose for them.
 
     python tests/differential/torch_functions.py [--only NAME ...] [--dtypes float32 int64 ...]
-        [--once] [--samples 4] [--engine interpreter|cpu|file] [--jobs 2] [--record FILE] [--write FILE]
+        [--once] [--samples 4] [--engine interpreter|cpu|file] [--jobs 2] [--record FILE]
+        [--write FILE]
 
 Every public function of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special` and
 `torch.fft`, and every method of `torch.Tensor`, is called with each of a fixed list of argument

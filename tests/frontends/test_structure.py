@@ -22,7 +22,7 @@ from torch import nn
 import girih
 from girih.hlo import classes
 from girih.hlo.errors import UserError
-from girih.hlo.signature import Node
+from girih.hlo.trees import Node
 
 
 def turns(count: int, *shape: int) -> list[torch.Tensor]:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from girih.hlo.signature import Signature, Tree
+from girih.hlo.signature import Signature
+from girih.hlo.trees import Tree
 from girih.runtime import devices
 from girih.runtime.inputs import Leaf
 from girih.runtime.program import Program

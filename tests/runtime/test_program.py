@@ -13,7 +13,8 @@ import pytest
 
 import girih
 from girih import UserError
-from girih.hlo.signature import Argument, Signature, Tree
+from girih.hlo.signature import Argument, Signature
+from girih.hlo.trees import Tree
 from girih.runtime.inputs import Leaf
 from girih.runtime.profile import module_path
 from girih.runtime.program import Program

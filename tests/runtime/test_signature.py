@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.hlo.errors import UserError
-from girih.hlo.signature import Argument, Node, Result, Signature, StructureError, Tree
+from girih.hlo.signature import Argument, Result, Signature
 from girih.hlo.sizes import Symbol, parse_constraint
+from girih.hlo.trees import Node, StructureError, Tree
 from girih.runtime.structure import Differs, flattener, unflattener
 
 Pair = namedtuple("Pair", "left right")

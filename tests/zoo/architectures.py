@@ -440,7 +440,7 @@ def check(entry: Architecture, engine: str = "cpu") -> Row:
     wanted = [leaf.detach() for leaf in expected if isinstance(leaf, torch.Tensor)]
     import girih
     from girih.frontends.torch.exported import array_of
-    from girih.hlo.signature import Tree
+    from girih.hlo.trees import Tree
 
     try:
         if engine != "interpreter":
@@ -501,9 +501,9 @@ def check_open(entry: Architecture, engine: str = "cpu") -> Row:
         return Row(note=f"torch.export: {_first_line(error)}")
     import girih
     from girih.frontends.torch.exported import array_of
-    from girih.hlo.signature import Tree
     from girih.hlo.stated_sizes import dims_of_arguments
     from girih.hlo.symbols import symbols_of
+    from girih.hlo.trees import Tree
 
     worst = 0.0
     try:

@@ -15,7 +15,8 @@ from girih.hlo.build import build_module, build_region
 from girih.hlo.graph import Module, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.placement import cut
-from girih.hlo.signature import Argument, Result, Signature, Tree
+from girih.hlo.signature import Argument, Result, Signature
+from girih.hlo.trees import Tree
 from girih.hlo.types import F32, I32, TensorType
 from girih.runtime.bundle import Bundle
 
