@@ -36,7 +36,7 @@ from girih.optimizer.sharding.network import (
     identity,
 )
 from girih.optimizer.sharding.parts import without_units
-from girih.optimizer.sharding.program import reach_of
+from girih.optimizer.sharding.program import op_priority_of
 from girih.optimizer.sharding.propagation import PropagationOrder, ShardingPropagation
 
 TESTS = "shardy/dialect/sdy/transforms/propagation/test"
@@ -219,11 +219,11 @@ class Reading:
         if "sdy.sharding_rule" in op.attributes:
             rule = parse_factors(str(op.attributes["sdy.sharding_rule"]))
         short = name.split(".", 1)[1]
-        step = NetworkStep(short, operands, results, rule, reach_of(short), op)
+        step = NetworkStep(short, operands, results, rule, op_priority_of(short), op)
         if short == "bitcast_convert" and dims_of(op.operands[0]) != dims_of(op.results[0]):
-            step.reach = reach_of("")
+            step.op_priority = op_priority_of("")
         if name == "stablehlo.custom_call" and "MoveTo" in str(op.attributes["call_target_name"]):
-            step.reach = reach_of("reshape")
+            step.op_priority = op_priority_of("reshape")
         if name == "sdy.propagation_barrier":
             code = ir.IntegerAttr(op.attributes["allowed_direction"]).value
             step.allowed = {0: 0, 1: 1, 2: 2, 3: 3}[code]
@@ -277,7 +277,7 @@ class Reading:
             place.stated = place.sharding = without_units(said, self.meshes[said.mesh])
         tensor = place.tensor = NetworkTensor(place)
         self.tensors[op.results[0]] = tensor
-        step = NetworkStep("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
+        step = NetworkStep("edge", [], [tensor], None, op_priority_of("edge"), op, edge=True)
         place.step = step
         self.edges[owner] = op
         self.steps[op] = step
@@ -297,7 +297,7 @@ class Reading:
         """What a function gets of its callers, or a call of its function."""
         tensor = self.tensor(op.results[0], stated(op)[0])
         assert tensor is not None
-        step = NetworkStep("edge", [], [tensor], None, reach_of("edge"), op, edge=True)
+        step = NetworkStep("edge", [], [tensor], None, op_priority_of("edge"), op, edge=True)
         tensor.place.step = step
         self.edges[op.operands[0]] = op
         self.steps[op] = step
@@ -342,7 +342,7 @@ class Reading:
                 uses.extend(
                     TensorUse(self.steps[e]) for e in self.call_edges(user, use.operand_number)
                 )
-            tensor.uses, tensor.turned = uses, True
+            tensor.uses, tensor.in_order = uses, True
 
     def call_edges(self, user: Any, number: int) -> list[Any]:
         """The edges behind a use by a call or by a function's end."""

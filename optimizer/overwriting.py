@@ -119,7 +119,7 @@ def tiles_may_overwrite(kernel: Op, operand: int, result: int) -> bool:
             return False
         if any(position[op] > position[store] for op in _computed_from(load, body)):
             return False
-    return _apart(kernel, window, sizes)
+    return _disjoint(kernel, window, sizes)
 
 
 def _computed_from(load: Op, body: Region) -> Iterator[Op]:
@@ -135,7 +135,7 @@ def _computed_from(load: Op, body: Region) -> Iterator[Op]:
             seen |= users
 
 
-def _apart(kernel: Op, window: list[Offset], sizes: tuple[int, ...]) -> bool:
+def _disjoint(kernel: Op, window: list[Offset], sizes: tuple[int, ...]) -> bool:
     """Whether no two tiles of the grid have an element of the window in common: in each dim the
     tile ids count in steps that their smaller ones cannot fill."""
     told: set[int] = set()

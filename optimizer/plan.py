@@ -97,7 +97,9 @@ class Planner:
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
         self.reused: Mapping[Buffer, Reused] = {}
         self.scratch: dict[int, Buffer] = {}  # by step
-        self.apart: dict[Buffer, set[Buffer]] = {}  # that must not overlap, though at other times
+        self.interfering: dict[
+            Buffer, set[Buffer]
+        ] = {}  # that must not overlap, though at other times
         self.formulas: dict[str, int] = {}
         self.plan = plan_pb2.Plan(format_version=PLAN_FORMAT, target=target, notes=notes)
         self.on_gpu = target.partition(":")[0] == "nvidia"
@@ -272,7 +274,7 @@ class Planner:
                 together = begin <= last and first <= end
                 if below[number] >> nearest & 1:
                     continue
-                if together or other in self.apart.get(buffer, ()):
+                if together or other in self.interfering.get(buffer, ()):
                     message.above.append(self.number(other))
                     below[number] |= below[nearest] | 1 << nearest
 
@@ -349,7 +351,7 @@ class Planner:
                 if scratch:
                     message.run.scratch.CopyFrom(self.argument(*scratch))
                     self.require(WITH_SCRATCH)
-        self.apart = hazards.apart
+        self.interfering = hazards.interfering
 
     def kernel_step(
         self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards, scratch: Sequence[Buffer]
@@ -448,14 +450,14 @@ class _Touched(NamedTuple):
 
 class _Hazards:
     """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
-    may run any step, so that holds between steps that one worker runs alone as well. `apart`: arena
-    buffers that are not waited for only because they do not overlap."""
+    may run any step, so that holds between steps that one worker runs alone as well. `interfering`:
+    arena buffers that are not waited for only because they do not overlap."""
 
     def __init__(self, offsets: dict[Buffer, int], reused: Mapping[Buffer, Reused]) -> None:
         self.offsets, self.reused = offsets, reused
         self.pending: list[_Touched] = []
         self.forced = False
-        self.apart: dict[Buffer, set[Buffer]] = {}
+        self.interfering: dict[Buffer, set[Buffer]] = {}
 
     def unknown(self) -> None:
         """Control may come from elsewhere: the next step waits."""
@@ -472,8 +474,8 @@ class _Hazards:
         else:
             for one, other in pairs:
                 if one.span[0] == other.span[0] == "arena":
-                    self.apart.setdefault(one.buffer, set()).add(other.buffer)
-                    self.apart.setdefault(other.buffer, set()).add(one.buffer)
+                    self.interfering.setdefault(one.buffer, set()).add(other.buffer)
+                    self.interfering.setdefault(other.buffer, set()).add(one.buffer)
         self.pending += touched
         return wait
 

@@ -206,8 +206,8 @@ def _tanh(f: Function, x: Pair) -> Pair:
 
 
 def _tan(f: Function, x: Pair) -> Pair:
-    turned = _tanh(f, Pair(f.neg(x[1]), x[0]))
-    return Pair(turned[1], f.neg(turned[0]))
+    rotated = _tanh(f, Pair(f.neg(x[1]), x[0]))
+    return Pair(rotated[1], f.neg(rotated[0]))
 
 
 def _reciprocal(f: Function, x: Pair) -> Pair:
@@ -243,8 +243,8 @@ def _sign(f: Function, x: Pair) -> Pair:
 def _atan2(f: Function, x: Pair, y: Pair) -> Pair:
     """-i log((y + i x) / sqrt(x^2 + y^2))."""
     length = _sqrt(f, _add(f, _multiply(f, x, x), _multiply(f, y, y)))
-    turned = Pair(f.add(y[0], f.sub(0.0, x[1])), f.add(y[1], x[0]))
-    value = _log(f, _divide(f, turned, length))
+    rotated = Pair(f.add(y[0], f.sub(0.0, x[1])), f.add(y[1], x[0]))
+    value = _log(f, _divide(f, rotated, length))
     return Pair(value[1], f.neg(value[0]))
 
 

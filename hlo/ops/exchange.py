@@ -45,7 +45,7 @@ def _inside(dims: Sequence[int], starts: Sequence[int], sizes: Sequence[int]) ->
     return all(s + n <= d for s, n, d in zip(starts, sizes, dims, strict=True))
 
 
-def _apart(o: Op) -> bool:
+def _disjoint(o: Op) -> bool:
     """No two boxes that one target receives share an element."""
     by_target: dict[int, list[Transfer]] = {}
     for transfer in transfers(o):
@@ -100,7 +100,7 @@ class Exchange(Collective, name="exchange"):
             lambda o: all(_inside(o.results[0].dims, t.target_start, t.sizes) for t in transfers(o))
         ),
     )
-    C6 = constraint("the boxes of one target are disjoint", _apart)
+    C6 = constraint("the boxes of one target are disjoint", _disjoint)
 
     def shard(self, o: Op) -> None:
         return None

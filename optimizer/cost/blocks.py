@@ -28,7 +28,7 @@ _REGISTERS = 0.5  # of all, that sums and results take
 _ROOM = 16 << 10  # bytes of a block that has no windows: threads and registers limit these
 _MOST_BLOCKS = 4  # of one executor that hide each other's waiting
 _STARVED = 0.1  # of a unit's rate, where elements of its operands are copied one by one
-_TURNED = 2.0  # times as long, stores of elements one by one
+_SINGLE_STORES = 2.0  # times as long, stores of elements one by one
 _ROWS_OF_WARP, _WARPS = 16, 8  # of a warp; that keep an executor busy
 
 
@@ -291,8 +291,8 @@ class LargestGrain(BlockCounter):
             rows, columns = self.sides(op)
             first, second, third = self.unit_of(op).grain or (1, 1, 1)
             whole = (rows % first == 0) & (columns % second == 0)
-            turned = (columns % first == 0) & (rows % second == 0)
-            found = found & (whole if chained else whole | turned) & (depth % third == 0)
+            swapped = (columns % first == 0) & (rows % second == 0)
+            found = found & (whole if chained else whole | swapped) & (depth % third == 0)
         return found
 
     def widest(self) -> Any:
@@ -319,10 +319,10 @@ class LargestGrain(BlockCounter):
     def stores(self, root: Value) -> None:
         """Rows that lie along the last dim are stored with more, smaller accesses."""
         total = self.whole(root)
-        turned: Any = np.zeros(self.count, bool)
+        swapped: Any = np.zeros(self.count, bool)
         for op in self.products:
-            turned = turned | (self.sides(op)[0] % (self.unit_of(op).grain or (1,))[0] != 0)
-        smaller = np.where(turned, _TURNED, 1.0)
+            swapped = swapped | (self.sides(op)[0] % (self.unit_of(op).grain or (1,))[0] != 0)
+        smaller = np.where(swapped, _SINGLE_STORES, 1.0)
         self.traffic.append(Traffic(total, home(self.machine, total), "write", conflict=smaller))
 
 

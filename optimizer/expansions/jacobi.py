@@ -150,13 +150,13 @@ def _two_sided(a: Matrix, vectors: Matrix) -> list[Matrix]:
     half = a.rows // 2
     first, second = (x.diagonal().real.transposed for x in (a[:half, :half], a[half:, half:]))
     by = _rotation(first, second, a[:half, half:].diagonal().transposed)
-    turned = _rotated(_rotated(a, by).adjoint, by)  # its adjoint, which it equals
+    rotated = _rotated(_rotated(a, by).adjoint, by)  # its adjoint, which it equals
     rows, columns = a.row_numbers, a.column_numbers
     inner = (first - by.change).beside(second + by.change)
     partner = (columns >= half).where(columns - half, columns + half)
-    turned = rows.equals(partner).where(0, turned)  # but for rounding
-    turned = rows.equals(columns).where(inner, turned)
-    return [_moved(_moved(turned).transposed).transposed, _moved(_rotated(vectors, by))]
+    rotated = rows.equals(partner).where(0, rotated)  # but for rounding
+    rotated = rows.equals(columns).where(inner, rotated)
+    return [_moved(_moved(rotated).transposed).transposed, _moved(_rotated(vectors, by))]
 
 
 def svd(b: Builder, o: Op, a: Value) -> list[Value]:
@@ -168,21 +168,21 @@ def svd(b: Builder, o: Op, a: Value) -> list[Value]:
     count = tall.columns
     tall, scale = _scaled(tall)
     if count > 1:
-        turned, vectors, worst = _orthogonal(tall)
+        rotated, vectors, worst = _orthogonal(tall)
     else:
-        turned, vectors = tall, given.identity(count, count)
+        rotated, vectors = tall, given.identity(count, count)
         worst = given.filled(0, 1, 1, real_element(given.element))
     limit = _tolerance(tall)
     info = (worst > limit).convert(I32)
-    lengths = magnitudes(turned).sum_of_rows().sqrt().transposed
-    beside = vectors.transposed.beside(turned.transposed)
+    lengths = magnitudes(rotated).sum_of_rows().sqrt().transposed
+    beside = vectors.transposed.beside(rotated.transposed)
     lengths, beside = _sorted(lengths, beside, count, "GT")
     is_bad = (scale - scale).differs(0)
     values = is_bad.where(float("nan"), lengths * scale)
     results = [b.reshape(values.value, o.results[0].dims)]
     if o.compute_uv:
-        vectors, turned = beside[:, :count], beside[:, vectors.rows :].transposed  # V^T, a V
-        packed, taus = reflectors(turned)
+        vectors, rotated = beside[:, :count], beside[:, vectors.rows :].transposed  # V^T, a V
+        packed, taus = reflectors(rotated)
         corner = packed[:count, :].diagonal()
         is_zero = corner.equals(0)
         phase = is_zero.where(1, corner / is_zero.where(1, abs(corner)))

@@ -33,11 +33,11 @@ class Chooser:
         if all(kind.is_static for kind in region.types if isinstance(kind, TensorType)):
             form = convolution_form.prepared(region)
             if form is not None:
-                return self.apart(*form, operands, "a convolution's operands are laid anew")
+                return self.fission(*form, operands, "a convolution's operands are laid anew")
             copied = operand_layout.laid_along(region, self.machine, self.capabilities)
             if copied is not None and isinstance(self.tilings.best(copied[0]), Tiled):
                 note = "operands are copied first: the product cannot read them well as they lie"
-                return self.apart(*copied, operands, note)
+                return self.fission(*copied, operands, note)
         return self.summed(region, operands)
 
     def summed(self, region: Region, operands: Sequence[Value], note: str = "") -> Sequence[Value]:
@@ -53,7 +53,7 @@ class Chooser:
         elif len(split.ops) > 1:
             computed = [v for op in contractions(split) for v in op.operands if v.op is not None]
             note = f"operands, product and what follows apart: {tiled.reason}"
-            return self.apart(split, computed, operands, note)
+            return self.fission(split, computed, operands, note)
         return fused(self.b, "contract", split, operands, note)
 
     def in_parts(self, split: split_sum.SplitSum, operands: Sequence[Value]) -> Sequence[Value]:
@@ -64,7 +64,7 @@ class Chooser:
         sums = fused(self.b, "contract", split.product, sides, note)
         return fused(self.b, "loop", split.rest, [*sums, *operands])
 
-    def apart(
+    def fission(
         self, region: Region, first: Sequence[Value], operands: Sequence[Value], note: str
     ) -> Sequence[Value]:
         """Kernels that compute some values first, then one of all that is left, or of each

@@ -307,9 +307,9 @@ class _ConvolutionForm:
         dim, from a phase on, sees the same taps."""
         b, main, base = self.b, self.main, self.window.base
         sizes = [main.result.dims[d] for d in main.output_spatial_dimensions]
-        turned = [1 + n for n, flipped in enumerate(self.window.reversal) if flipped]
-        if turned:
-            kernel = b("reverse", kernel, type=kernel.type, dimensions=tuple(turned))
+        reversed_dims = [1 + n for n, flipped in enumerate(self.window.reversal) if flipped]
+        if reversed_dims:
+            kernel = b("reverse", kernel, type=kernel.type, dimensions=tuple(reversed_dims))
         whole = [-(-n // step) for n, step in zip(sizes, base, strict=True)]
         batch, features = image.dims[0], kernel.dims[0]
         kind = main.type.with_dims((batch, *whole, features))

@@ -123,7 +123,7 @@ def _of_groups(main: Op, parts: int) -> Region:
     order.insert(order.index(moved[feature]), depth)
     groups = list(dims)
     groups[feature], groups[depth] = parts * dims[feature], dims[depth] // parts
-    turned = b.reshape(b.transpose(cut, order), groups)
+    permuted = b.reshape(b.transpose(cut, order), groups)
     facts: dict[str, Any] = dict(main.attributes)
     for side, order in (("input", lies), ("kernel", ours)):
         for name in _DIMENSIONS:
@@ -136,7 +136,7 @@ def _of_groups(main: Op, parts: int) -> Region:
     result = list(main.result.dims)
     result[main.output_feature_dimension] *= parts
     kind = TensorType(result, implicit.sum_type(main))
-    return b.region([b("convolution", x, turned, type=kind, **facts)])
+    return b.region([b("convolution", x, permuted, type=kind, **facts)])
 
 
 def _rest(region: Region, main: Op, sums: TensorType, along: int) -> Region:

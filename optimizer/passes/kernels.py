@@ -64,13 +64,13 @@ class Kernels:
         text = canonical_op(op)
         if text not in self.made:
             # No kernel of a contraction reads parts of arrays.
-            found = None if opened(op).windows else self.apart(op)
+            found = None if opened(op).windows else self.fission(op)
             if found is not None and [canonical_op(one) for one in found.ops] == [text]:
                 found = None
             self.made[text] = found
         return self.made[text]
 
-    def apart(self, op: Op) -> Region:
+    def fission(self, op: Op) -> Region:
         """The kernels that a contraction becomes."""
         operands = arguments([value.type for value in op.operands])
         b = Builder(check=False)

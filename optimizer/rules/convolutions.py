@@ -232,8 +232,8 @@ def convolution_of_reverse(op: Op, b: Rewriter) -> Value | None:
     if inner is None or not set(inner.dimensions) <= set(spatial):
         return None
     before = op.window_reversal or (False,) * len(spatial)
-    turned = tuple(was != (d in inner.dimensions) for was, d in zip(before, spatial, strict=True))
-    attributes = {**op.attributes, "window_reversal": turned}
+    reversal = tuple(was != (d in inner.dimensions) for was, d in zip(before, spatial, strict=True))
+    attributes = {**op.attributes, "window_reversal": reversal}
     operands = [op.operands[0], inner.operands[0]]
     return b.build("convolution", operands, attributes, (), op.result_types)[0]
 

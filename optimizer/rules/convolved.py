@@ -68,8 +68,8 @@ def convolution_is_product(op: Op, b: Rewriter) -> Value | None:
         return None
     image = [x.dims[d] for d in op.input_spatial_dimensions]
     area = [kernel.dims[d] for d in op.kernel_spatial_dimensions]
-    turned = any(op.window_reversal) and max(area, default=1) > 1
-    whole = image == area and all(area) and not turned
+    reversed_window = any(op.window_reversal) and max(area, default=1) > 1
+    whole = image == area and all(area) and not reversed_window
     if not whole and (any(n != 1 for n in area) or any(step != 1 for step in op.window_strides)):
         return None
     # Labels: 0 batch, 1 features, 2 features of the result, 3... spatial dims.

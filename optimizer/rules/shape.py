@@ -421,13 +421,15 @@ def reverse_of_reverse(op: Op, b: Rewriter) -> Value | None:
     """reverse(reverse x) -> reverse x; dimensions of size one need none"""
     source = op.operands[0]
     inner = made_by(source, "reverse")
-    turned = {d for d in op.dimensions if source.dims[d] != 1}
+    reversed_dims = {d for d in op.dimensions if source.dims[d] != 1}
     if inner is not None:
         source = inner.operands[0]
-        turned ^= {d for d in inner.dimensions if source.dims[d] != 1}
-    if inner is None and 0 < len(turned) == len(op.dimensions):
+        reversed_dims ^= {d for d in inner.dimensions if source.dims[d] != 1}
+    if inner is None and 0 < len(reversed_dims) == len(op.dimensions):
         return None
-    return b("reverse", source, dimensions=tuple(sorted(turned))) if turned else source
+    return (
+        b("reverse", source, dimensions=tuple(sorted(reversed_dims))) if reversed_dims else source
+    )
 
 
 RULES: tuple[Rule, ...] = (

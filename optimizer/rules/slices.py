@@ -173,8 +173,8 @@ def _slice_transpose_examples() -> Iterator[Example]:
     )
 
     def kept(b: Any, x: Value) -> list[Value]:
-        turned = b.transpose(x, (1, 0))
-        return [turned, cut(b, turned, (1, 0), (3, 5))]
+        transposed = b.transpose(x, (1, 0))
+        return [transposed, cut(b, transposed, (1, 0), (3, 5))]
 
     yield example("needed as it is", [A], kept, fires=False)
 
@@ -308,8 +308,8 @@ def _concat_transpose_examples() -> Iterator[Example]:
     )
 
     def kept(b: Any, x: Value, y: Value) -> list[Value]:
-        turned = b.transpose(x, (1, 0))
-        return [turned, b("concatenate", turned, b.transpose(y, (1, 0)), dimension=0)]
+        transposed = b.transpose(x, (1, 0))
+        return [transposed, b("concatenate", transposed, b.transpose(y, (1, 0)), dimension=0)]
 
     yield example("one needed as it is", [A, A], kept, fires=False)
 

@@ -16,7 +16,7 @@ from .network import (
     Network,
     NetworkStep,
     NetworkTensor,
-    Reach,
+    OpPriority,
     ShardingPlace,
     TensorUse,
     identity,
@@ -123,7 +123,7 @@ def _constraint(
     dims = operand.place.dims
     result = NetworkTensor(network.place(dims, sharding, operand.place.source))
     step = NetworkStep(
-        "sharding_constraint", [operand], [result], identity(dims), Reach.ELEMENTWISE,
+        "sharding_constraint", [operand], [result], identity(dims), OpPriority.ELEMENTWISE,
         cause.source, constraint=True,
     )  # fmt: skip
     result.place.step = step

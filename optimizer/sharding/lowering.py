@@ -208,9 +208,9 @@ class _ReshardLowering:
         front, back = value.dims[:to], value.dims[to + 1 :]
         rest = value.dims[to] // self.blocks.parts(order)
         apart = self.b.reshape(value, (*front, *sizes, rest, *back))
-        turned = [to + order.index(atom) for atom in group]
+        permuted = [to + order.index(atom) for atom in group]
         after = range(to + len(order), apart.rank)
-        return self.b.reshape(self.b.transpose(apart, (*range(to), *turned, *after)), value.dims)
+        return self.b.reshape(self.b.transpose(apart, (*range(to), *permuted, *after)), value.dims)
 
 
 def per_device(b: Builder, numbers: Any) -> Value:

@@ -21,7 +21,7 @@ from .basic import BOTH
 from .parts import Part
 
 
-class Reach(Enum):
+class OpPriority(Enum):
     """How early an operation takes part: elementwise ones and other PASSAGES first, then those with
     factors that pass, then the rest; axes go forward through a slice before they go back, and back
     through a broadcast before they go forward."""
@@ -78,7 +78,7 @@ class NetworkTensor:
 
     place: ShardingPlace
     uses: list[TensorUse] = field(default_factory=list)
-    turned: bool = False  # the first use is visited first; otherwise the last one
+    in_order: bool = False  # the first use is visited first; otherwise the last one
 
     def __post_init__(self) -> None:
         if self.place.tensor is None:
@@ -90,7 +90,7 @@ class NetworkTensor:
         return self.place.step is not None and self.place.step.edge
 
     def users(self) -> list[NetworkStep]:
-        uses = self.uses if self.turned else self.uses[::-1]
+        uses = self.uses if self.in_order else self.uses[::-1]
         return [use.step for use in uses if use.step is not None]
 
 
@@ -106,7 +106,7 @@ class NetworkStep:
     operands: list[NetworkTensor | None]
     results: list[NetworkTensor | None]
     rule: Factors | None
-    reach: Reach = Reach.OTHER
+    op_priority: OpPriority = OpPriority.OTHER
     source: Any = None  # the operation
     edge: bool = False
     constraint: bool = False
@@ -181,12 +181,12 @@ def replace_uses(
     kept = set(map(id, keep))
     stay: list[TensorUse] = []
     moved: list[TensorUse] = []
-    for use in old.uses if old.turned else reversed(old.uses):
+    for use in old.uses if old.in_order else reversed(old.uses):
         (stay if id(use.step) in kept or not chosen(use) else moved).append(use)
     for use in moved:
         if use.step is not None and use.number >= 0:
             use.step.operands[use.number] = new
-    old.uses = stay if old.turned else stay[::-1]
+    old.uses = stay if old.in_order else stay[::-1]
     new.uses.extend(moved)
 
 

@@ -14,7 +14,7 @@ from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .constraints import Demand, apply_demands, unite_groups
 from .manual import Manual
-from .network import ALLOWED, Network, NetworkStep, NetworkTensor, Reach, TensorUse, identity
+from .network import ALLOWED, Network, NetworkStep, NetworkTensor, OpPriority, TensorUse, identity
 from .parts import without_units
 
 Rule = Callable[[Op], Factors | None]
@@ -24,26 +24,26 @@ BRANCHES = frozenset({"if", "case"})
 FLOW = LOOPS | BRANCHES | {"optimization_barrier", "sdy.manual_computation"}
 """Operations whose values are joined by edges."""
 
-_REACH = {
-    "reshape": Reach.PASSAGE,
-    "transpose": Reach.PASSAGE,
-    "edge": Reach.PASSAGE,
-    "dynamic_slice": Reach.SLICE,
-    "dynamic_update_slice": Reach.SLICE,
-    "broadcast_in_dim": Reach.BROADCAST,
-    "sharding_constraint": Reach.ELEMENTWISE,
-    "propagation_barrier": Reach.ELEMENTWISE,
-    "bitcast_convert": Reach.OTHER,
+_OP_PRIORITY = {
+    "reshape": OpPriority.PASSAGE,
+    "transpose": OpPriority.PASSAGE,
+    "edge": OpPriority.PASSAGE,
+    "dynamic_slice": OpPriority.SLICE,
+    "dynamic_update_slice": OpPriority.SLICE,
+    "broadcast_in_dim": OpPriority.BROADCAST,
+    "sharding_constraint": OpPriority.ELEMENTWISE,
+    "propagation_barrier": OpPriority.ELEMENTWISE,
+    "bitcast_convert": OpPriority.OTHER,
 }
 
 
-def reach_of(name: str) -> Reach:
+def op_priority_of(name: str) -> OpPriority:
     """When an operation of that name takes part; a bitcast_convert that keeps its dims is
     elementwise besides."""
-    found = _REACH.get(name)
+    found = _OP_PRIORITY.get(name)
     if found is None:
         elementwise = known(name) and find(name).pattern == "elementwise"
-        found = Reach.ELEMENTWISE if elementwise else Reach.OTHER
+        found = OpPriority.ELEMENTWISE if elementwise else OpPriority.OTHER
     return found
 
 
@@ -136,7 +136,7 @@ class _ProgramReader:
             self.tensor(op.results[0])
             return
         results = [self.tensor(value) for value in op.results]
-        step = NetworkStep(op.name, [], results, None, reach_of(op.name), op, block=block)
+        step = NetworkStep(op.name, [], results, None, op_priority_of(op.name), op, block=block)
         constraint = op.name == "sharding_constraint"
         if constraint or op.name == "propagation_barrier":
             step.constraint = constraint
@@ -148,7 +148,7 @@ class _ProgramReader:
             rule = self.rule(op)
             step.rule = None if rule is None else self.network.rule(rule)
         if op.name == "bitcast_convert" and op.operands[0].dims == op.results[0].dims:
-            step.reach = Reach.ELEMENTWISE
+            step.op_priority = OpPriority.ELEMENTWISE
         stated = results[0].place.stated if constraint and results[0] is not None else None
         for number, value in enumerate(op.operands):
             step.operands.append(self.use(value, step, number, stated, block))
@@ -181,7 +181,7 @@ class _ProgramReader:
             if tensor is not None:
                 edge.rule = identity(tensor.place.dims, len(edge.operands))
                 self.network.steps.append(edge)
-                tensor.turned = True
+                tensor.in_order = True
 
     def body(self, op: Op, body: Region, ends: Sequence[NetworkStep], block: int) -> None:
         starts: list[NetworkStep] = []
@@ -203,7 +203,7 @@ class _ProgramReader:
             inner = self.tensors[body.arguments[number]]
             if tensor is not None and inner is not None:
                 starts[number].rule = identity(inner.place.dims)
-                inner.turned = True
+                inner.in_order = True
         self.network.steps[position + 1 : position + 1] = [e for e in starts if e.rule is not None]
         gives = len(body.results) == len(ends) and not _is_condition(op, body)
         for number, value in enumerate(body.results):
@@ -237,7 +237,9 @@ class _ProgramReader:
             inner = value.op is None
             stated = border.inside(border.outer) if inner else border.outer
         tensor = self.tensor(value, stated)
-        step = NetworkStep("edge", [], [tensor], None, Reach.PASSAGE, op, edge=True, block=block)
+        step = NetworkStep(
+            "edge", [], [tensor], None, OpPriority.PASSAGE, op, edge=True, block=block
+        )
         if tensor is not None:
             tensor.place.step = step
         return step

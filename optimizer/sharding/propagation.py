@@ -6,7 +6,7 @@ Three loops, each to its fixed point, in the Shardy dialect's order (openxla/sha
    tensor, until it is their turn;
 2. five stages of operations, each with those of the stages before: elementwise ones, reshapes,
    transposes and edges whose operands have no other uses; all of these; factors that pass;
-   broadcasts forward; the rest (`Reach`);
+   broadcasts forward; the rest (`OpPriority`);
 3. a stack of steps: each is seen as tensors that cut factors, axes are agreed on and given to the
    tensors, and the steps that a changed tensor concerns are put on the stack.
 """
@@ -21,7 +21,7 @@ from ...hlo.factors import FactorKind, Factors
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from .aggressive import propagate_aggressive
 from .basic import BACKWARD, BOTH, FORWARD, NONE
-from .network import Link, Network, NetworkStep, Reach, ShardingPlace, identity
+from .network import Link, Network, NetworkStep, OpPriority, ShardingPlace, identity
 from .parts import Part, Parts, contains, of_axes
 from .projection import TensorFactors, project, unproject
 
@@ -71,7 +71,7 @@ class ShardingPropagation:
         self.network, self.order = network, order
         self.shardings: dict[Sharding, Sharding] = {}
         self.changes: dict[tuple[object, ...], tuple[Change, ...]] = {}
-        self.directions: dict[tuple[int, Reach, bool, int], tuple[int, ...]] = {}
+        self.directions: dict[tuple[int, OpPriority, bool, int], tuple[int, ...]] = {}
         self.results = [
             NetworkStep("result", [tensor], [], network.rule(identity(tensor.place.dims)))
             for tensor, _ in network.results
@@ -173,7 +173,7 @@ class ShardingPropagation:
         if not any(directions):
             return []
         concerned: list[NetworkStep] = []
-        elementwise = step.reach is Reach.ELEMENTWISE
+        elementwise = step.op_priority is OpPriority.ELEMENTWISE
         for change in self._changes(step.rule, directions, elementwise, places, step):
             concerned.extend(self._set(step, places, change))
         return concerned
@@ -224,26 +224,26 @@ class ShardingPropagation:
         assert step.rule is not None
         if step.allowed is not None:
             return (step.allowed,) * len(step.rule.factors)
-        key = (id(step.rule), step.reach, self.crowded[id(step)], stage)
+        key = (id(step.rule), step.op_priority, self.crowded[id(step)], stage)
         found = self.directions.get(key)
         if found is None:
             found = tuple(
-                NONE if factor.blocked else direction(step.reach, factor.kind, key[2], stage)
+                NONE if factor.blocked else direction(step.op_priority, factor.kind, key[2], stage)
                 for factor in step.rule.factors
             )
             self.directions[key] = found
         return found
 
 
-def direction(reach: Reach, kind: FactorKind, crowded: bool, stage: int) -> int:
+def direction(priority: OpPriority, kind: FactorKind, crowded: bool, stage: int) -> int:
     """Where axes go along a factor; each stage allows what those before it do."""
     found = NONE
     if not crowded or stage >= 1:
-        if reach in (Reach.ELEMENTWISE, Reach.PASSAGE):
+        if priority in (OpPriority.ELEMENTWISE, OpPriority.PASSAGE):
             return BOTH
-        if reach is Reach.SLICE:
+        if priority is OpPriority.SLICE:
             found = FORWARD
-    early = BACKWARD if reach is Reach.BROADCAST else BOTH
+    early = BACKWARD if priority is OpPriority.BROADCAST else BOTH
     if stage >= 4:
         return BOTH
     if stage == 3 or stage == 2 and kind is FactorKind.PASS:

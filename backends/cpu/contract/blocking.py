@@ -122,8 +122,8 @@ def largest_rows(registers: int, vectors: int) -> int:
 
 def crowded(shape: ProductShape) -> bool:
     """Whether the rows of the left side share the sets of a first-level cache where they lie."""
-    apart = shape.left_row_stride * shape.element_bytes
-    return isinstance(apart, int) and apart > 0 and apart % _SAME_SETS == 0
+    stride = shape.left_row_stride * shape.element_bytes
+    return isinstance(stride, int) and stride > 0 and stride % _SAME_SETS == 0
 
 
 def most_rows(shape: ProductShape, vectors: int, pack_left: bool) -> int:
@@ -398,10 +398,10 @@ def _left_pays(shape: ProductShape, pack_right: bool) -> bool:
     every step of the depth lies on a line of its own."""
     if not shape.left_may_pack or shape.rows < _PACK_FROM_ROWS:
         return False
-    apart = shape.left_row_stride * shape.element_bytes
+    stride = shape.left_row_stride * shape.element_bytes
     scattered = abs(shape.left_depth_stride) * shape.element_bytes >= _SCATTERED
     # Where all rows lie one page apart, fewer of them at a time are faster than a copy.
-    return scattered or (pack_right and apart % (2 * _SAME_SETS) == 0 and apart > 0)
+    return scattered or (pack_right and stride % (2 * _SAME_SETS) == 0 and stride > 0)
 
 
 def _panels_per_block(shape: ProductShape, panels: int, size: int, pack_left: bool) -> int:

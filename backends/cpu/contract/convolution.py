@@ -92,9 +92,9 @@ def geometry_of(op: Op) -> Geometry:
     for which, view in enumerate(views):
         if view is None:
             raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
-        apart = (outputs_dim, op.kernel_input_feature_dimension) if which == 1 else ()
+        unstrided = (outputs_dim, op.kernel_input_feature_dimension) if which == 1 else ()
         strides.append([
-            0 if i in apart else _stride(op, dim) for i, dim in enumerate(view.dims)
+            0 if i in unstrided else _stride(op, dim) for i, dim in enumerate(view.dims)
         ])  # fmt: skip
     image, kernel = views
     assert image is not None and kernel is not None
@@ -133,21 +133,21 @@ def _split(op: Op, dim: Dimension, groups: int) -> tuple[int, Dimension]:
     Uneven where groups do not lie evenly."""
     if groups == 1:
         return 0, dim
-    apart, inner, wanted = 0, list(dim.segments), groups
+    group_stride, inner, wanted = 0, list(dim.segments), groups
     while wanted > 1 and inner and dim.exact:
         size, stride = inner.pop(0)
-        if apart not in (0, size * stride):
+        if group_stride not in (0, size * stride):
             break
         if size % wanted == 0:
             inner.insert(0, Segment(size // wanted, stride))
-            apart, wanted = stride * (size // wanted), 1
+            group_stride, wanted = stride * (size // wanted), 1
         elif wanted % size == 0:
-            apart, wanted = stride, wanted // size
+            group_stride, wanted = stride, wanted // size
         else:
             break
     if wanted > 1:
         raise Uneven(f"{origin_of(op)}: the groups of {op.name}'s weights lie unevenly")
-    return apart, Dimension(dim.extent // groups, merge(inner))
+    return group_stride, Dimension(dim.extent // groups, merge(inner))
 
 
 def _stride(op: Op, dim: Dimension) -> int:

@@ -118,9 +118,9 @@ class Epilogue:
         """Where a row stands."""
         if self.lines is None:
             return index * self.rows[1]
-        size, apart = self.lines
+        size, line_stride = self.lines
         line, rest = emitter.indexer.divide(index, size, 1)
-        return line * apart + rest * self.rows[1]
+        return line * line_stride + rest * self.rows[1]
 
     @property
     def short(self) -> bool:

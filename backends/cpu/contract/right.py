@@ -148,8 +148,8 @@ class CopiedRight(RightSide):
         masked = self._direct.mask_tail(group)
         accumulator = self.source.accumulator
         starts = self._direct.offsets(group)
-        apart = self._loops[-1].stride if self._loops else 0
-        ahead = STEPS_AHEAD * apart if abs(at_hint(apart)) > group.columns else 0
+        stride = self._loops[-1].stride if self._loops else 0
+        ahead = STEPS_AHEAD * stride if abs(at_hint(stride)) > group.columns else 0
         mask = group.mask(f, column) if masked else None
 
         def copy(offset: Value, position: Value) -> None:
@@ -185,8 +185,8 @@ class TransposedRight(RightSide):
         inner = self._loops[-1].size
         lanes = group.lanes
         whole = group.vectors - group.partial
-        apart = self._multiples(f, lanes)
-        ends = self._ends(f, column, group, apart)
+        multiples = self._multiples(f, lanes)
+        ends = self._ends(f, column, group, multiples)
 
         def blocks(offset: Value, position: Value, steps: int | Value) -> None:
             if group.end is None:
@@ -194,7 +194,7 @@ class TransposedRight(RightSide):
                     first = f.mul(loop.index, lanes)
                     place = f.add(position, first)
                     start = f.add(offset, f.mul(first, self._stride))
-                    places = (f.add(start, one) for one in apart)
+                    places = (f.add(start, one) for one in multiples)
                     vectors = self._rows(f, base, places, lanes, lanes, steps)
                     self._store(f, vectors, place, group, steps, scratch)
             if group.partial:
@@ -228,12 +228,12 @@ class TransposedRight(RightSide):
         return list(found[:count])
 
     def _ends(
-        self, f: llvm.Function, column: Value, group: ColumnGroup, apart: Sequence[llvm.Operand]
+        self, f: llvm.Function, column: Value, group: ColumnGroup, multiples: Sequence[llvm.Operand]
     ) -> Sequence[llvm.Operand]:
         """The same for the last vector of a group: columns behind the last real one repeat it, as
         what they hold is never stored."""
         if group.end is None:
-            return apart
+            return multiples
         most = f.sub(group.valid(f, column), 1)
         return [f.mul(f.min(most, number), self._stride) for number in range(group.lanes)]
 
@@ -274,15 +274,15 @@ class TransposedRight(RightSide):
     ) -> None:
         """The first `steps` columns of the block, step by step."""
         accumulator = self.source.accumulator
-        turned = transpose(f, vectors)
+        transposed = transpose(f, vectors)
         if isinstance(steps, int):
-            for step, vector in enumerate(turned[:steps]):
+            for step, vector in enumerate(transposed[:steps]):
                 place = f.add(position, step * group.columns)
                 f.store(vector, f.pointer(scratch, place, accumulator))
             return
-        kind = turned[0].type
-        kept = f.alloca(kind, len(turned))
-        for number, vector in enumerate(turned):
+        kind = transposed[0].type
+        kept = f.alloca(kind, len(transposed))
+        for number, vector in enumerate(transposed):
             f.store(vector, f.pointer(kept, number, kind))
         with f.for_range(0, steps) as loop:
             place = f.add(position, f.mul(loop.index, group.columns))

@@ -1,7 +1,7 @@
 """The driver of a tile function: walks the grid, computes offsets, runs loops, calls nests.
 
 A tile is a value in scratch, or a window of memory that is read where it lies. Windows that are not
-proven to lie inside their memory are tested: once per tile, or once per turn of the loop whose
+proven to lie inside their memory are tested: once per tile, or once per iteration of the loop whose
 variable decides. Where a test fails, another version of the body copies such windows to scratch, or
 computes the part that lies inside, where a call decides sizes (parts.py).
 """
@@ -24,7 +24,7 @@ from ..codegen import Target
 from .arena import Arena
 from .control import CONTROL
 from .cut import BodyBlock, BodyStep, Cutter
-from .layout import turned
+from .layout import swap_operands
 from .moves import TileMove, move_of
 from .nests import EmitNest, Nest, Nests, view_of
 from .parting import Parting
@@ -41,7 +41,7 @@ class Driver:
     def __init__(
         self, kernel: Op, target: Target, emit_nest: EmitNest, parted: bool = True
     ) -> None:
-        self.region = memory = turned(kernel.regions[0], target)
+        self.region = memory = swap_operands(kernel.regions[0], target)
         inputs = len(kernel.operands)
         self.shared = {  # memories that may be one: an input and a result
             (memory.arguments[n], memory.arguments[inputs + m])

@@ -16,9 +16,9 @@ from ....optimizer.regions import rename
 from ..codegen import Target
 
 
-def turned(region: Region, target: Target) -> Region:
-    """A copy of the region, and of those inside it, with products turned where it pays."""
-    return _turned(copied(region, {}), target)
+def swap_operands(region: Region, target: Target) -> Region:
+    """A copy of the region, and of those inside, with products' operands swapped where it pays."""
+    return _swapped(copied(region, {}), target)
 
 
 def copied(region: Region, outer: dict[Value, Value]) -> Region:
@@ -36,11 +36,11 @@ def copied(region: Region, outer: dict[Value, Value]) -> Region:
     return Region(own, ops, [mapping.get(value, value) for value in region.results])
 
 
-def _turned(region: Region, target: Target) -> Region:
+def _swapped(region: Region, target: Target) -> Region:
     mapping: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in region.ops:
-        bodies = [_turned(rename(body, mapping), target) for body in op.regions]
+        bodies = [_swapped(rename(body, mapping), target) for body in op.regions]
         new = op.with_operands([mapping.get(v, v) for v in op.operands], bodies)
         if new is not op:
             mapping.update(zip(op.results, new.results, strict=True))
@@ -49,11 +49,11 @@ def _turned(region: Region, target: Target) -> Region:
         results = [mapping.get(value, value) for value in region.results]
         region = Region(region.arguments, ops, results)
     while True:
-        fitting = (_Turn(region, op) for op in region.ops if _pays(op, target))
-        turn = next((turn for turn in fitting if turn.possible()), None)
-        if turn is None:
+        fitting = (_Swap(region, op) for op in region.ops if _pays(op, target))
+        swap = next((swap for swap in fitting if swap.possible()), None)
+        if swap is None:
             return hoisted(region)
-        region = turn.apply()
+        region = swap.apply()
 
 
 def hoisted(region: Region) -> Region:
@@ -97,20 +97,20 @@ def _pays(op: Op, target: Target) -> bool:
     return op.type.element.is_float and whole and rows <= columns
 
 
-class _Turn:
+class _Swap:
     """One product of a region and all that is computed from it."""
 
     def __init__(self, region: Region, product: Op) -> None:
         self.region, self.product = region, product
         self.dims = product.type.dims
-        self.tiles: set[Value] = {product.result}  # what will be turned
+        self.tiles: set[Value] = {product.result}  # what will be transposed
         self.users: set[Op] = set()
         self.ops: list[Op] = []
-        self.new: dict[Value, Value] = {}  # the turned tiles
+        self.new: dict[Value, Value] = {}  # the transposed tiles
         self.kept: dict[Value, Value] = {}  # what stands for other values
 
     def possible(self) -> bool:
-        """Whether all uses can take the turned tile; finds what is turned with it."""
+        """Whether all uses can take the transposed tile; finds what is transposed with it."""
         if self.dims[0] == self.dims[1] == 1:
             return False
         consumed = False
@@ -132,7 +132,7 @@ class _Turn:
         return consumed and not any(value in self.tiles for value in self.region.results)
 
     def _turnable(self, value: Value) -> bool:
-        """Whether the turned form of an operand costs nothing."""
+        """Whether the transposed form of an operand costs nothing."""
         if value in self.tiles or value.rank == 0:
             return True
         dense = constant_of(value)
@@ -151,7 +151,7 @@ class _Turn:
         kept = self.kept
         for op in self.region.ops:
             if op is self.product:
-                self._turned_product(op)
+                self._swapped_product(op)
             elif op in self.users:
                 if op.results[0] in self.tiles:
                     self._turn(op.results[0])
@@ -172,7 +172,7 @@ class _Turn:
         results = [kept.get(value, value) for value in self.region.results]
         return Region(self.region.arguments, self.ops, results)
 
-    def _turned_product(self, op: Op) -> None:
+    def _swapped_product(self, op: Op) -> None:
         left, right = (self.kept.get(value, value) for value in op.operands)
         flip = left.tensor.with_dims(left.dims[::-1])
         columns = Op(
@@ -185,7 +185,7 @@ class _Turn:
         self.new[op.result] = new.result
 
     def _turn(self, value: Value) -> Value:
-        """The turned form of a tile or of an operand of one."""
+        """The transposed form of a tile or of an operand of one."""
         found = self.new.get(value)
         if found is not None or value.rank == 0:
             return found or self.kept.get(value, value)
@@ -241,6 +241,6 @@ def _left_of(op: Op, tiles: set[Value]) -> bool:
 
 
 def _flipped(op: Op) -> dict[str, object]:
-    """The attributes of a reduction or product of a turned tile."""
+    """The attributes of a reduction or product of a transposed tile."""
     key = "dimensions" if op.name == "reduce" else "lhs_contracting_dimensions"
     return {**op.attributes, key: tuple(1 - d for d in op.attributes[key])}

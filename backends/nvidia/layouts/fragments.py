@@ -59,10 +59,10 @@ def blocked(shape: Sequence[int], warps: int, vector: int) -> LinearLayout:
     return dealt(shape, warps, first)
 
 
-def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> LinearLayout:
+def patches(shape: Sequence[int], warps: int, across_lanes: Sequence[int] = ()) -> LinearLayout:
     """Each thread has up to 8 rows and 8 columns of a matrix (the last two dimensions), so that it
     multiplies what it loads often: neighbours in fours, and fours far apart; along the dimensions
-    `apart` none are neighbours, but neighbouring lanes have neighbours."""
+    `across_lanes` none are neighbours, but neighbouring lanes have neighbours."""
     spare = _spare(shape, warps)
     first: list[tuple[int, int]] = []
     last: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ def patches(shape: Sequence[int], warps: int, apart: Sequence[int] = ()) -> Line
         own = len(shape) + dimension
         if own >= 0:
             count = min(most, spare, log2(shape[own]) - taken[own])
-            near = own not in apart and not taken[own]
+            near = own not in across_lanes and not taken[own]
             (first if near else last).append((own, count))
             taken[own] += count
             spare -= count

@@ -254,7 +254,7 @@ def best_tile(
     common = [bit for bit in ours if bit in theirs]
     vectors = {tuple(bits[:n]) for bits in (common, theirs, ours) for n in range(most + 1)}
     found = [row_major(writer.shape)] if writer.shape else []
-    found += [_apart(writer, reader, vector, element_bytes) for vector in sorted(vectors)]
+    found += [_conflict_free(writer, reader, vector, element_bytes) for vector in sorted(vectors)]
 
     def cost(tile: LinearLayout) -> float:
         total = 0.0
@@ -271,7 +271,7 @@ def best_tile(
     return min(found, key=cost)
 
 
-def _apart(
+def _conflict_free(
     writer: LinearLayout, reader: LinearLayout, vector: Sequence[int], element_bytes: int
 ) -> LinearLayout:
     """A tile whose lowest offset bits are `vector`, and whose bits above the banks are none of the

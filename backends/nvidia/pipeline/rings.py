@@ -100,7 +100,7 @@ class Role:
         if plan.cluster > 1:
             sizes[plan.cluster_axis] //= plan.cluster
         found = places(f, number, sizes, plan.raster)
-        for axis in plan.turned:
+        for axis in plan.reversed_axes:
             found[axis] = f.sub(f.constant("i32", sizes[axis] - 1), found[axis])
         if plan.cluster > 1:
             axis = plan.cluster_axis

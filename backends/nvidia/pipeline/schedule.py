@@ -114,7 +114,7 @@ class Schedule:
     cluster: int
     cluster_axis: int
     raster: Raster  # of the grid's tiles, or clusters of them
-    turned: frozenset[int]  # axes that are walked from their end
+    reversed_axes: frozenset[int]  # axes that are walked from their end
     blocks: Dim
     ping_pong: bool
     epilogue_loads: tuple[EpilogueLoad, ...]
@@ -178,7 +178,7 @@ def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
     return Schedule(
         work, style, groups, tuple(rings), first, second, stores, offset, staging, total,
         (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
-        _order(work, cluster), _turned(work),
+        _order(work, cluster), _reversed_axes(work),
         cluster * minimum(clusters, architecture.multiprocessors // cluster),
         wide and groups == 2,
         find_epilogue_loads(work, moving[0]) if style is Style.CHAIN else (),
@@ -326,7 +326,7 @@ def _order(work: PipelineWork, cluster: int) -> Raster:
     return raster(rank, lefts, rights, _GROUP[cluster])
 
 
-def _turned(work: PipelineWork) -> frozenset[int]:
+def _reversed_axes(work: PipelineWork) -> frozenset[int]:
     """Axes on which the length of the walk depends: where tiles grow along them, as under a
     diagonal, the long ones come first and the short ones fill what is left at the end."""
     if work.loop is None:

@@ -179,8 +179,8 @@ class ConvolutionWindow:
                 return [], [], False
             inside = emitter.both(inside, valid)
             left[op.input_spatial_dimensions[d]] = position
-            turned = Affine((), self.sizes[d] - 1) - at if self.reversal[d] else at
-            right[op.kernel_spatial_dimensions[d]] = turned
+            flipped = Affine((), self.sizes[d] - 1) - at if self.reversal[d] else at
+            right[op.kernel_spatial_dimensions[d]] = flipped
         return _ordered(left), _ordered(right), inside
 
 

@@ -88,9 +88,9 @@ def scatter(lowering: RegionLowering, op: Op, outputs: Sequence[Place]) -> None:
     dims = updates[0].dims
     if not updates[0].tensor.size or not inputs[0].tensor.size:
         return
-    apart = _apart(op)
-    serial = [d for d in range(len(dims)) if d not in apart]
-    sizes = [dims[d] for d in apart]
+    parallel = _parallel_dims(op)
+    serial = [d for d in range(len(dims)) if d not in parallel]
+    sizes = [dims[d] for d in parallel]
     threads = math.prod(sizes)
     step, emitter = lowering.open(op.operands[count:], outputs, threads)
     scopes, frame = step.scopes, _UpdateFrame(step.pointers[-len(outputs) :])
@@ -99,7 +99,7 @@ def scatter(lowering: RegionLowering, op: Op, outputs: Sequence[Place]) -> None:
 
         def body(inner: list[Affine], values: list[object]) -> list[object]:
             index = [Affine((), 0)] * len(dims)
-            for place, d in (*zip(outer, apart, strict=True), *zip(inner, serial, strict=True)):
+            for place, d in (*zip(outer, parallel, strict=True), *zip(inner, serial, strict=True)):
                 index[d] = place
             _apply(emitter, op, index, frame)
             return values
@@ -120,7 +120,7 @@ def _apply(emitter: ElementEmitter, op: Op, index: list[Affine], frame: _UpdateF
         apply_update(frame, emitter, op, index, place, 1, None)
 
 
-def _apart(op: Op) -> list[int]:
+def _parallel_dims(op: Op) -> list[int]:
     """The dims of the updates along which two updates never meet in one element."""
     count = len(op.operands) // 2
     indices, updates = op.operands[count], op.operands[count + 1]

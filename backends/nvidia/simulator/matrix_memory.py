@@ -82,7 +82,7 @@ def movmatrix(instruction: Instruction) -> Bound:
     def run(at: At, words: Any) -> Any:
         warps = whole_warps(at)
         cells = np.ascontiguousarray(words).view(np.uint16).reshape(warps, 8, 8)
-        turned = np.ascontiguousarray(cells.transpose(0, 2, 1)).view(np.uint32)
-        return (turned.reshape(-1),)
+        transposed = np.ascontiguousarray(cells.transpose(0, 2, 1)).view(np.uint32)
+        return (transposed.reshape(-1),)
 
     return Bound(run, ((source, "u4"),), ((target, "u4"),))

@@ -177,10 +177,14 @@ def blocked(dims: Sequence[int], vector: int, threads: int) -> DistributedLayout
     return DistributedLayout(tuple(dims), layouts.blocked(padded(dims), threads // WARP, vector))
 
 
-def patches(dims: Sequence[int], threads: int, apart: Sequence[int] = ()) -> DistributedLayout:
+def patches(
+    dims: Sequence[int], threads: int, across_lanes: Sequence[int] = ()
+) -> DistributedLayout:
     """Each thread holds a patch of rows and columns: few operands for many products. Along the dims
-    `apart` neighbouring lanes have neighbours."""
-    return DistributedLayout(tuple(dims), layouts.patches(padded(dims), threads // WARP, apart))
+    `across_lanes` neighbouring lanes have neighbours."""
+    return DistributedLayout(
+        tuple(dims), layouts.patches(padded(dims), threads // WARP, across_lanes)
+    )
 
 
 def way(value: Value, source: DistributedLayout, target: DistributedLayout) -> Conversion:

@@ -37,8 +37,8 @@ def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> Plan | Non
         return None
     sides = (product.row, product.left), (product.column, product.right)
     # Lanes that read rows along the sum read neighbouring ones: their swizzles differ.
-    apart = [dim for dim, source in sides if source.along]
-    sums, size = patches(product.op.result.dims, threads, apart), max(sizes)
+    across_lanes = [dim for dim, source in sides if source.along]
+    sums, size = patches(product.op.result.dims, threads, across_lanes), max(sizes)
     operands = [
         ProductOperand(source, _part(sums, dim, source, size), size, matrices=False)
         for dim, source in sides

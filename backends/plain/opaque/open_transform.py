@@ -55,9 +55,9 @@ class _Open(Convolution):
         self.longer = f.shl(llvm.constant("i64", 1), self.passes)
         self.roots = reserve(self.places)
         with f.for_range(0, self.longer) as each:
-            self.roots.store(f, each.index, self._turned(each.index, 2 * math.pi, self.longer))
+            self.roots.store(f, each.index, self._rotated(each.index, 2 * math.pi, self.longer))
 
-    def _turned(self, k: llvm.Value, whole: float, parts: llvm.Operand) -> Pair:
+    def _rotated(self, k: llvm.Value, whole: float, parts: llvm.Operand) -> Pair:
         """exp(whole i k / parts)"""
         f = self.f
         share = f.div(*(f.cast("sitofp", f.lift(n, "i64"), "double") for n in (k, parts)))
@@ -66,7 +66,7 @@ class _Open(Convolution):
 
     def chirp(self, k: llvm.Value) -> Pair:
         turns = self.f.urem(self.f.mul(k, k), 2 * self.length)
-        return self._turned(turns, self.sign * math.pi, self.length)
+        return self._rotated(turns, self.sign * math.pi, self.length)
 
     def share(self) -> llvm.Operand:
         one = llvm.constant("double", 1.0)

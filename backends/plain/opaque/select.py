@@ -33,19 +33,19 @@ def emit(op: Op, target: Target) -> KernelCode:
     sizes = per_dim(op.window_dimensions, rank, 1)
     strides = per_dim(op.window_strides, rank, 1)
     padding = per_dim(op.padding, rank, (0, 0))
-    apart = [
+    outer_dims = [
         d
         for d in range(rank)
         if target.one_lane and (sizes[d], strides[d], *padding[d]) == (1, 1, 0, 0)
     ]
     count = source.tensor.size
-    extents = [source.dims[d] for d in apart]
+    extents = [source.dims[d] for d in outer_dims]
     tiles = math.prod(extents)
 
     def inside_tile(dims: Sequence[int], outer: Sequence[Affine]) -> Iterator[tuple[Affine, ...]]:
-        """The indices of an array whose dims `apart` stand."""
-        with nest(scopes, [1 if d in apart else size for d, size in enumerate(dims)]) as inner:
-            index = dict(enumerate(inner)) | dict(zip(apart, outer, strict=True))
+        """The indices of an array whose dims `outer_dims` stand."""
+        with nest(scopes, [1 if d in outer_dims else size for d, size in enumerate(dims)]) as inner:
+            index = dict(enumerate(inner)) | dict(zip(outer_dims, outer, strict=True))
             yield tuple(index[d] for d in range(rank))
 
     with (

@@ -99,7 +99,7 @@ def _difference(f: llvm.Function, a: Pair, b: Pair) -> Pair:
     return Pair(f.sub(a.real, b.real), f.sub(a.imaginary, b.imaginary))
 
 
-def _turned(f: llvm.Function, a: Pair, sign: int) -> Pair:
+def _rotated(f: llvm.Function, a: Pair, sign: int) -> Pair:
     """a times i (sign 1) or -i."""
     if sign > 0:
         return Pair(f.neg(a.imaginary), a.real)
@@ -113,25 +113,25 @@ def butterfly(f: llvm.Function, x: Sequence[Pair], sign: int) -> list[Pair]:
         return [_sum(f, x[0], x[1]), _difference(f, x[0], x[1])]
     if count == 4:
         even, odd = _sum(f, x[0], x[2]), _sum(f, x[1], x[3])
-        left, right = _difference(f, x[0], x[2]), _turned(f, _difference(f, x[1], x[3]), sign)
+        left, right = _difference(f, x[0], x[2]), _rotated(f, _difference(f, x[1], x[3]), sign)
         return [_sum(f, even, odd), _sum(f, left, right), _difference(f, even, odd),
                 _difference(f, left, right)]  # fmt: skip
     half = count // 2
     sums = [_sum(f, x[k], x[count - k]) for k in range(1, half + 1)]
-    apart = [_difference(f, x[k], x[count - k]) for k in range(1, half + 1)]
+    differences = [_difference(f, x[k], x[count - k]) for k in range(1, half + 1)]
     total = x[0]
     for pair in sums:
         total = _sum(f, total, pair)
     result = [total] * count
     for j in range(1, half + 1):
         even, odd = x[0], None
-        for k, (s, d) in enumerate(zip(sums, apart, strict=True), 1):
+        for k, (s, d) in enumerate(zip(sums, differences, strict=True), 1):
             angle = 2 * math.pi * (j * k % count) / count
             even = _sum(f, even, _scaled(f, s, math.cos(angle)))
             part = _scaled(f, d, math.sin(angle))
             odd = part if odd is None else _sum(f, odd, part)
         assert odd is not None
-        odd = _turned(f, odd, sign)
+        odd = _rotated(f, odd, sign)
         result[j], result[count - j] = _sum(f, even, odd), _difference(f, even, odd)
     return result
 

@@ -222,8 +222,8 @@ def _in_place(comparator: Region) -> Region:
     def body(b: Builder, *arguments: Value) -> Sequence[Value]:
         *values, one, other = arguments
         (before,) = inlined(b, comparator, values)
-        turned = [values[n ^ 1] for n in range(len(values))]
-        (behind,) = inlined(b, comparator, turned)
+        swapped = [values[n ^ 1] for n in range(len(values))]
+        (behind,) = inlined(b, comparator, swapped)
         return [b("or", before, b("and", b("not", behind), b.compare("LT", one, other)))]
 
     return build_region(scalars, body)

@@ -174,9 +174,9 @@ def _roots(p: Partitioner, kind: TensorType, n: int, name: str, cut: Axes) -> Va
     begin = b("multiply", b.convert(p.index(cut), I64), b.constant(np.int64(rows)))
     row = b("add", row, b.broadcast(begin, numbers.dims, ()))
     # Whole turns are taken off while numbers are exact.
-    turned = b("remainder", b("multiply", row, column), b.constant(n, numbers))
+    phase = b("remainder", b("multiply", row, column), b.constant(n, numbers))
     sign = -2 if name == "FFT" else 2
     scale = b.constant(sign * math.pi / n, numbers.with_element(F64))
-    angle = b("multiply", b.convert(turned, F64), scale)
+    angle = b("multiply", b.convert(phase, F64), scale)
     found = b.convert(b("complex", b("cosine", angle), b("sine", angle)), kind.element)
     return b.broadcast(found, kind.dims, (1, 2))

@@ -61,7 +61,7 @@ def test_operands_are_computed_first(
 
     def way(chooser: Chooser, region: Region, operands: Sequence[Value]) -> Sequence[Value]:
         computed = [v for o in region.ops if o.name == "dot_general" for v in o.operands if v.op]
-        return chooser.apart(region, computed, operands, "a reason")
+        return chooser.fission(region, computed, operands, "a reason")
 
     op = product(residual, twice)
     code = written(op, way)

@@ -57,8 +57,8 @@ def test_bytes_of_annotated_programs(name: str) -> None:
 def _talking(x: Any) -> Any:
     """Every kind of collective that JAX writes into a manual region, some of them in a loop."""
     rows = lax.all_gather(x, "y", axis=0, tiled=True)
-    turned = lax.all_to_all(rows, "x", 1, 0, tiled=True)
-    part = lax.psum_scatter(turned, "y", scatter_dimension=0, tiled=True)
+    in_order = lax.all_to_all(rows, "x", 1, 0, tiled=True)
+    part = lax.psum_scatter(in_order, "y", scatter_dimension=0, tiled=True)
 
     def turn(_: Any, c: Any) -> Any:
         return lax.ppermute(jnp.tanh(c), "y", [(0, 1), (1, 2), (3, 3)])

@@ -21,7 +21,7 @@ from girih.optimizer.sharding.propagation import common_mesh, step_changes
 
 MESHES = {
     "m": Mesh((("x", 4), ("y", 2), ("z", 2))),
-    "turned": Mesh((("x", 4), ("y", 2), ("z", 2)), tuple(reversed(range(16)))),
+    "in_order": Mesh((("x", 4), ("y", 2), ("z", 2)), tuple(reversed(range(16)))),
     "same": Mesh((("x", 4), ("y", 2), ("z", 2))),
 }
 DOT = "([i, k], [k, j])->([i, j]) {i=8, j=16, k=32} reduction={k}"
@@ -138,16 +138,16 @@ def test_what_a_tensor_does_not_take(result: str, wanted: str) -> None:
 
 def test_blocked_factors_carry_nothing() -> None:
     from girih.hlo.factors import FactorKind
-    from girih.optimizer.sharding.network import Reach
+    from girih.optimizer.sharding.network import OpPriority
     from girih.optimizer.sharding.propagation import direction
 
-    assert direction(Reach.ELEMENTWISE, FactorKind.PASS, crowded=True, stage=0) == NONE
-    assert direction(Reach.ELEMENTWISE, FactorKind.PASS, crowded=True, stage=1) == BOTH
-    assert direction(Reach.SLICE, FactorKind.REPLICATE, crowded=False, stage=0) == FORWARD
-    assert direction(Reach.OTHER, FactorKind.REDUCTION, crowded=False, stage=2) == NONE
-    assert direction(Reach.OTHER, FactorKind.PASS, crowded=False, stage=2) == BOTH
-    assert direction(Reach.BROADCAST, FactorKind.PASS, crowded=False, stage=3) == BACKWARD
-    assert direction(Reach.BROADCAST, FactorKind.PASS, crowded=False, stage=4) == BOTH
+    assert direction(OpPriority.ELEMENTWISE, FactorKind.PASS, crowded=True, stage=0) == NONE
+    assert direction(OpPriority.ELEMENTWISE, FactorKind.PASS, crowded=True, stage=1) == BOTH
+    assert direction(OpPriority.SLICE, FactorKind.REPLICATE, crowded=False, stage=0) == FORWARD
+    assert direction(OpPriority.OTHER, FactorKind.REDUCTION, crowded=False, stage=2) == NONE
+    assert direction(OpPriority.OTHER, FactorKind.PASS, crowded=False, stage=2) == BOTH
+    assert direction(OpPriority.BROADCAST, FactorKind.PASS, crowded=False, stage=3) == BACKWARD
+    assert direction(OpPriority.BROADCAST, FactorKind.PASS, crowded=False, stage=4) == BOTH
 
 
 def test_one_mesh_by_whatever_name() -> None:
@@ -157,6 +157,6 @@ def test_one_mesh_by_whatever_name() -> None:
     meshes = {**MESHES, "none": Mesh(()), "single": Mesh((), (3,))}
     assert common_mesh([on("m"), None, on("same")], meshes) == ("m", MESHES["m"])
     assert common_mesh([on("none"), on("m")], meshes) == ("m", MESHES["m"])
-    assert common_mesh([on("m"), on("turned")], meshes) is None
+    assert common_mesh([on("m"), on("in_order")], meshes) is None
     assert common_mesh([on("single")], meshes) is None
     assert common_mesh([None], meshes) is None

@@ -19,7 +19,7 @@ from models.annotated_networks import NETWORKS
 from models.sharded import BATCH, HEADS, HIDDEN, TOKENS, WIDTH
 
 MESH = {"data": 2, "model": 4}
-COLUMNS, ROWS = ("model", None), (None, "model")  # of weights as PyTorch keeps them, turned
+COLUMNS, ROWS = ("model", None), (None, "model")  # of weights as PyTorch keeps them, in_order
 SHARDINGS = {
     "x": ("data",),
     **{f"*.{name}.weight": COLUMNS for name in "qkv"},

@@ -10,7 +10,7 @@ import pytest
 
 from girih.backends.cpu import codegen, kernels
 from girih.backends.cpu.tile.cut import Cutter
-from girih.backends.cpu.tile.layout import turned
+from girih.backends.cpu.tile.layout import swap_operands
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
@@ -323,12 +323,12 @@ def test_reductions_over_columns_share_their_passes(columns: int) -> None:
 
 def test_products_are_turned_where_nothing_is_transposed_back() -> None:
     op = attention(1, 64, 16, 16, 32)
-    region = turned(op.regions[0], codegen.level_target("avx512"))
+    region = swap_operands(op.regions[0], codegen.level_target("avx512"))
     dots = [inner for inner in region.walk() if inner.name == "dot_general"]
     assert [dot.type.dims for dot in dots] == [(32, 16), (16, 16)]
     assert [inner.name for inner in region.ops].count("transpose") == 1, "in front of the loop"
     before = matmul(64, 64, 64, 32, 32, 16, transposed=True)
-    after = turned(before.regions[0], codegen.level_target("avx512"))
+    after = swap_operands(before.regions[0], codegen.level_target("avx512"))
     assert not any(inner.name == "transpose" for inner in after.walk())
 
 
