@@ -4,6 +4,7 @@ that fit on a screen."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -174,3 +175,25 @@ def test_names_of_classes_say_which() -> None:
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name.lstrip("_"), []).append(module)
     assert {name: found for name, found in places.items() if len(found) > 2} == {}
+
+
+def test_words_name_files_that_exist() -> None:
+    """Each `folder/file.py` of docs/words.md, by its last folders."""
+    files = [f"/{path.relative_to(ROOT)}" for path in MODULES.values()]
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/words.md").read_text())
+    assert named
+    assert [one for one in named if not any(path.endswith(f"/{one}") for path in files)] == []
+
+
+def test_words_name_classes_that_exist() -> None:
+    """Each `CamelCase` name of docs/words.md that is not a field's word in parentheses."""
+    classes = {
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    text = re.sub(r"\*\*.*", "", (ROOT / "docs/words.md").read_text())
+    named = re.findall(r"`([A-Z][a-z]+(?:[A-Z]\w+)?)\b[^`]*`s?", text)
+    assert named
+    assert [one for one in named if one not in classes | {"LaunchTensorMap"}] == []

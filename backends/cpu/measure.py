@@ -16,7 +16,7 @@ from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.text import canonical_op
-from ...optimizer.cost.estimate import Plan
+from ...optimizer.cost.estimate import Tiling
 from ...optimizer.passes.encode import Encode, Packing
 from ...optimizer.plan import headline, kernel_ops
 from ...optimizer.schedule import RunStep, Schedule, schedule
@@ -44,7 +44,7 @@ class CpuChoices:
         self.blockings: dict[str, Blocking] = {}
         self._place = f"{target.triple} {' '.join(target.features)} {target.vector_bits}"
 
-    def tiling(self, text: str, variants: Sequence[tuple[Plan, Op]]) -> Op:
+    def tiling(self, text: str, variants: Sequence[tuple[Tiling, Op]]) -> Op:
         """One of the tile functions of a group; the first where nothing is known."""
         if len(variants) < _FEWEST:
             return variants[0][1]
@@ -144,7 +144,7 @@ def _alone(op: Op) -> Module:
     return Module({"main": main}, weights=weights)
 
 
-def _tiling(plan: Plan) -> Choice:
+def _tiling(plan: Tiling) -> Choice:
     return {"sizes": list(plan.sizes), "step": plan.step, "way": plan.way}
 
 

@@ -47,7 +47,7 @@ _WHOLE_ROWS = 12  # rows of a full block of accumulators
 _DEPTH_OVERHEAD = 6  # steps of depth that storing a block of accumulators costs
 
 
-class Plan(NamedTuple):
+class Tiling(NamedTuple):
     """Tile sizes of the roots' dims, and the predicted seconds. step: of the stream's dim; way: the
     number of the stream among those that were asked about."""
 
@@ -87,11 +87,11 @@ def plans(
     most: int = 8,
     counter: type[Counter] | None = None,
     written: bool = True,
-) -> list[Plan]:
+) -> list[Tiling]:
     """The best tilings by predicted time, over all ways to walk the group. `counter`: what counts
     for the machine (`blocks.counter_of`), that of executors with caches by default. `written`:
     whether they will be tile functions, whose tiles have sizes that no call decides."""
-    found: list[Plan] = []
+    found: list[Tiling] = []
     for way, stream in enumerate(ways):
         if stream is not None and isinstance(stream.extent, int) and stream.extent < SHORTEST_WALK:
             continue
@@ -110,7 +110,7 @@ def _plans(
     kind: type[Counter],
     whole: bool,
     written: bool,
-) -> list[Plan]:
+) -> list[Tiling]:
     dims = group.roots[0].dims
     if whole and isinstance(dims[-1], SymbolicDim):
         return []
@@ -124,7 +124,7 @@ def _plans(
         times = np.where(fixed & counter.fits(), counter.seconds(), np.inf)
     order = np.lexsort((np.arange(len(times)), np.round(times, 12)))[:most]
     return [
-        Plan(
+        Tiling(
             float(times[i]),
             tuple(int(column[i]) for column in candidates.columns[:-1]),
             stream,
@@ -138,7 +138,7 @@ def _plans(
 def retimed(
     group: TileGroup,
     machine: Machine,
-    plan: Plan,
+    plan: Tiling,
     clipped: bool,
     calls: Sequence[Mapping[str, int]],
     kind: type[Counter],
@@ -178,7 +178,7 @@ def _counter(
     return kind(group, machine, stream, candidates, _symbolic(group, stream))
 
 
-def level_bytes(group: TileGroup, machine: Machine, plan: Plan) -> dict[str, float]:
+def level_bytes(group: TileGroup, machine: Machine, plan: Tiling) -> dict[str, float]:
     """Bytes that all tiles of a plan move, by the level that serves them; intermediate values in
     scratch included."""
     with estimating():

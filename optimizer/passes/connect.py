@@ -22,7 +22,7 @@ from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..cost.blocks import BlockCounter, LargestGrain, counter_of
-from ..cost.estimate import Counter, Plan, plans
+from ..cost.estimate import Counter, Tiling, plans
 from ..cost.model import USABLE, level_of, rates
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
@@ -60,7 +60,7 @@ class Judged(NamedTuple):
 
     text: str
     group: TileGroup
-    plan: Plan
+    plan: Tiling
     tiled: bool
     count: int
 
@@ -82,9 +82,9 @@ class Connect:
     finite: bool = False
     in_tiles: bool = False
     spare: bool = True
-    memo: dict[str, tuple[TileGroup, list[Plan]]] = field(default_factory=dict, compare=False)
+    memo: dict[str, tuple[TileGroup, list[Tiling]]] = field(default_factory=dict, compare=False)
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
-    connected: dict[tuple[Any, ...], Plan | None] = field(default_factory=dict, compare=False)
+    connected: dict[tuple[Any, ...], Tiling | None] = field(default_factory=dict, compare=False)
     texts: dict[str, int] = field(default_factory=dict, compare=False)
     judged: dict[tuple[Any, ...], Judged] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
@@ -128,11 +128,11 @@ class Connect:
             if known is not None:
                 self.judged[wiring] = known._replace(count=known.count + 1)
 
-    def plan(self, group: TileGroup) -> Plan | None:
+    def plan(self, group: TileGroup) -> Tiling | None:
         """The best tiling of a group; equal groups are judged once."""
         return next(iter(self.plans(group)), None)
 
-    def alone(self, group: TileGroup) -> Plan | None:
+    def alone(self, group: TileGroup) -> Tiling | None:
         """How long a kernel takes that is no tile function, since a call decides how large the
         tiles would be."""
         if not self._alike(group):
@@ -140,24 +140,24 @@ class Connect:
         kind = counter_of(self.machine)
         return next(iter(plans(group, self.machine, [None], 1, kind, written=False)), None)
 
-    def plans(self, group: TileGroup) -> list[Plan]:
+    def plans(self, group: TileGroup) -> list[Tiling]:
         """The best tilings, fastest first; their streams may be those of an equal group."""
         key = canonical_op(_as_op(group))
         if key not in self.memo:
             self.memo[key] = group, self._plans(group)
         return self.memo[key][1]
 
-    def considered(self) -> list[tuple[TileGroup, Plan | None]]:
+    def considered(self) -> list[tuple[TileGroup, Tiling | None]]:
         """Every group that was judged so far, with its best tiling."""
         return [(group, next(iter(found), None)) for group, found in self.memo.values()]
 
-    def _plans(self, group: TileGroup) -> list[Plan]:
+    def _plans(self, group: TileGroup) -> list[Tiling]:
         if not self._alike(group):
             return []
         found = self.tilings(group, counter_of(self.machine))
         return [*self.suited(group, found), *found]
 
-    def tilings(self, group: TileGroup, counter: type[Counter]) -> list[Plan]:
+    def tilings(self, group: TileGroup, counter: type[Counter]) -> list[Tiling]:
         """The best tilings as a counter has it. A contraction alone has those of its kernel where
         blocks of threads run it."""
         main = lone_contraction(group) if self.walk else None
@@ -174,7 +174,7 @@ class Connect:
             return False
         return all(map(writable, group.ops))
 
-    def suited(self, group: TileGroup, others: Sequence[Plan]) -> list[Plan]:
+    def suited(self, group: TileGroup, others: Sequence[Tiling]) -> list[Tiling]:
         """The fastest tiling for the units of the largest grain, if it is faster than others; a
         contraction alone is done by these wherever they can."""
         if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
@@ -224,7 +224,7 @@ class Connect:
 
     def variants(
         self, group: TileGroup, operands: Sequence[Value], name: str
-    ) -> Iterator[tuple[Plan, Op]]:
+    ) -> Iterator[tuple[Tiling, Op]]:
         """The best tilings that can be written, fastest first."""
         for plan in self.plans(group):
             try:

@@ -15,7 +15,7 @@ from ...hlo.deciding import at_hint, surely_at_most
 from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import Dim, SymbolicDim
 from ..cost.blocks import BlockCounter
-from ..cost.estimate import Plan, priced
+from ..cost.estimate import Tiling, priced
 from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from .build import TileGroup, build_kernel, make_group
@@ -75,7 +75,7 @@ def lone_contraction(group: TileGroup) -> Op | None:
     return found[0] if len(found) == 1 and found[0].name in CONTRACTIONS else None
 
 
-def tilings(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def tilings(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Tiling]:
     """Tilings of a group around one contraction, best first; of a convolution that is a product
     over its taps, those of that product. Unwritable where there are none."""
     if _over_taps(main):
@@ -89,14 +89,14 @@ def _over_taps(main: Op) -> bool:
     return main.name == "convolution" and not refusal(main)
 
 
-def _direct(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def _direct(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Tiling]:
     ways = [None, *streams(group.ops, group.roots)]
     way, step = _walk(ways, main, kind)
     sizes = (_wide if kind.largest else _cut_sizes)(group, main)
     return _sorted(group, machine, kind, sizes, ways[way], step, way)
 
 
-def built(group: TileGroup, operands: Sequence[Value], plan: Plan, name: str) -> Op:
+def built(group: TileGroup, operands: Sequence[Value], plan: Tiling, name: str) -> Op:
     """The kernel_call of a tiling of this group or an equal one."""
     if plan.way == 0 and plan.step:
         return build_implicit(group, operands, plan.sizes, name, plan.step)
@@ -128,12 +128,12 @@ def calls(
 def _sorted(
     group: TileGroup, machine: Machine, kind: type[BlockCounter], sizes: Iterator[tuple[int, ...]],
     stream: StreamedGroup | None, step: int, way: int = 0,
-) -> list[Plan]:  # fmt: skip
+) -> list[Tiling]:  # fmt: skip
     tiles = list(dict.fromkeys(sizes))
     if not tiles:
         raise Unwritable("no tile suits its result")
     times = priced(group, machine, kind, tiles, stream, step)
-    found = [Plan(float(t), one, stream, step, way) for t, one in zip(times, tiles, strict=True)]
+    found = [Tiling(float(t), one, stream, step, way) for t, one in zip(times, tiles, strict=True)]
     least = NOISE * min(plan.time for plan in found)
     # Of times that a prediction does not tell apart, the larger tile: it moves less.
     return sorted(found, key=lambda p: (max(p.time, least), -math.prod(p.sizes), p.sizes))
@@ -217,7 +217,9 @@ def _cut_sizes(group: TileGroup, main: Op) -> Iterator[tuple[int, ...]]:
 # Convolutions.
 
 
-def _implicit(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Plan]:
+def _implicit(
+    group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]
+) -> list[Tiling]:
     size = main.operands[0].element.itemsize
     step = step_of(group_features(main)[0], TURN // size, _LEAST_TURN // size)
     if group.roots[0].dims != main.result.dims:

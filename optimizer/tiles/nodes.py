@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, Protocol
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value
 from ...hlo.text import canonical_op
-from ..cost.estimate import Plan
+from ..cost.estimate import Tiling
 from ..regions import in_order_of_demand, rename
 from .build import TileGroup, make_group
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 
 
-class Planner(Protocol):
+class TilingPlanner(Protocol):
     """What judges groups and writes them."""
 
     @property
-    def connected(self) -> dict[tuple[Any, ...], Plan | None]:
+    def connected(self) -> dict[tuple[Any, ...], Tiling | None]:
         """The plans of the groups that were judged already, by their wiring."""
         ...
 
@@ -31,9 +31,9 @@ class Planner(Protocol):
         """A number for each kernel's canonical text, which wirings name."""
         ...
 
-    def plan(self, group: TileGroup) -> Plan | None: ...
+    def plan(self, group: TileGroup) -> Tiling | None: ...
 
-    def alone(self, group: TileGroup) -> Plan | None: ...
+    def alone(self, group: TileGroup) -> Tiling | None: ...
 
     def kernel(self, group: TileGroup, operands: Sequence[Value], name: str) -> Op | None: ...
 
@@ -43,7 +43,7 @@ class KernelNode:
     """Kernels that are one: `members` in the order of the region."""
 
     members: list[Op]
-    plan: Plan | None
+    plan: Tiling | None
     sources: list[Op]  # what computes their inputs, behind reshapes
     inputs: frozenset[Value]  # behind reshapes as well
     dims: tuple[int, ...]  # of what leaves it
@@ -68,7 +68,7 @@ class Rebuilt(NamedTuple):
 class Nodes:
     """The nodes of one region. `homes`: the node that an operation belongs to."""
 
-    def __init__(self, planner: Planner, region: Region) -> None:
+    def __init__(self, planner: TilingPlanner, region: Region) -> None:
         self.planner, self.region = planner, region
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, KernelNode] = {}

@@ -13,10 +13,10 @@ from ...llvm import Function, Value, elements
 from ..frame import rolled
 from . import fragment
 from . import instructions as hopper
+from .configuration import PipelineConfiguration, Ring, Style, carried_zero
 from .masks import first_rounds, masks
 from .registers import Evaluator, Registers
 from .rings import Role
-from .schedule import Ring, Schedule, Style, carried_zero
 from .work import Panel, PipelineProduct, Roles
 
 Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
@@ -27,8 +27,8 @@ class Consumer(Role):
     it. `pending` products may be in flight only inside of one of the methods below."""
 
     def __init__(
-        self, f: Function, plan: Schedule, evaluator: Evaluator, group: Value, leader: Value,
-        thread: Value,
+        self, f: Function, plan: PipelineConfiguration, evaluator: Evaluator, group: Value,
+        leader: Value, thread: Value,
     ) -> None:  # fmt: skip
         super().__init__(f, plan, evaluator, 0)
         self.group, self.leader, self.thread = group, leader, thread

@@ -9,8 +9,8 @@ from ....optimizer.tiles.contraction import calls
 from ..frame import first_that_fits
 from ..launch import KernelCode
 from ..target import NvidiaTarget
+from .configuration import PipelineConfiguration
 from .emit import code_of, plan_of
-from .schedule import Schedule
 
 
 def emit(op: Op, region: Region, target: NvidiaTarget) -> KernelCode:
@@ -19,7 +19,7 @@ def emit(op: Op, region: Region, target: NvidiaTarget) -> KernelCode:
     return code_of(plan(op, region, target), target)
 
 
-def plan(op: Op, region: Region, target: NvidiaTarget) -> Schedule:
+def plan(op: Op, region: Region, target: NvidiaTarget) -> PipelineConfiguration:
     """What `emit` would run."""
     found = calls(op.operands, region, target.machine, LargestGrain)
     return first_that_fits(found, lambda call: plan_of(call, target))

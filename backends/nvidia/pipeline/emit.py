@@ -15,12 +15,12 @@ from ..target import NvidiaTarget
 from . import fragment
 from . import instructions as hopper
 from .analysis import analyse
+from .configuration import PipelineConfiguration, Style, configure
 from .consumer import Consumer
 from .epilogue import Epilogue
 from .functions import approximate
 from .producer import Producer
 from .registers import Evaluator, ThreadPosition
-from .schedule import Schedule, Style, schedule
 from .work import tensor_map
 
 
@@ -29,14 +29,14 @@ def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     return code_of(plan_of(with_numbers(op), target), target)
 
 
-def code_of(plan: Schedule, target: NvidiaTarget) -> KernelCode:
-    """The kernel of a schedule."""
+def code_of(plan: PipelineConfiguration, target: NvidiaTarget) -> KernelCode:
+    """The kernel of a configuration."""
     return _PipelineKernel(plan, target).code()
 
 
-def plan_of(op: Op, target: NvidiaTarget) -> Schedule:
+def plan_of(op: Op, target: NvidiaTarget) -> PipelineConfiguration:
     """What would run; Unfit as `emit`."""
-    return schedule(analyse(op), target.architecture)
+    return configure(analyse(op), target.architecture)
 
 
 def suits(op: Op, target: NvidiaTarget) -> bool:
@@ -49,7 +49,7 @@ def suits(op: Op, target: NvidiaTarget) -> bool:
 
 
 class _PipelineKernel:
-    def __init__(self, plan: Schedule, target: NvidiaTarget) -> None:
+    def __init__(self, plan: PipelineConfiguration, target: NvidiaTarget) -> None:
         self.plan, self.work = plan, plan.work
         self.unit = Unit(target)
         parameters = self.parameters()

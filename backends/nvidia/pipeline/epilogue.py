@@ -11,10 +11,10 @@ from .. import layouts
 from ..layout_code import sum_of
 from . import fragment
 from . import instructions as hopper
+from .configuration import StagedStore
 from .consumer import Consumer
 from .epilogue_loads import Arrivals
 from .registers import Registers
-from .schedule import StagedStore
 from .windows import WindowAddresses
 from .work import COLUMN, is_row
 

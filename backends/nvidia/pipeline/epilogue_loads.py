@@ -27,8 +27,8 @@ from .registers import Registers
 from .work import COLUMN, ROW, Panel, PipelineWork, Roles
 
 if TYPE_CHECKING:
+    from .configuration import Ring
     from .consumer import Consumer
-    from .schedule import Ring
 
 
 @dataclass(frozen=True, eq=False)

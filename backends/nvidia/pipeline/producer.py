@@ -8,9 +8,9 @@ from ... import llvm
 from ...llvm import Value
 from ..frame import rolled
 from . import instructions as hopper
+from .configuration import Ring
 from .epilogue_loads import EpilogueLoad
 from .rings import Role
-from .schedule import Ring
 from .work import Panel
 
 

@@ -10,8 +10,8 @@ from ...llvm import Function, Value
 from ..frame import rolled, special
 from ..raster import places
 from . import instructions as hopper
+from .configuration import PipelineConfiguration, Ring
 from .registers import Evaluator
-from .schedule import Ring, Schedule
 
 State = tuple[Value, Value]  # (stage, parity of its phase), i32
 
@@ -19,7 +19,9 @@ State = tuple[Value, Value]  # (stage, parity of its phase), i32
 class Role:
     """One role of the kernel while it is written: its function, evaluator and rings."""
 
-    def __init__(self, f: Function, plan: Schedule, evaluator: Evaluator, parity: int) -> None:
+    def __init__(
+        self, f: Function, plan: PipelineConfiguration, evaluator: Evaluator, parity: int
+    ) -> None:
         self.f, self.plan, self.evaluator = f, plan, evaluator
         start = llvm.constant("i32", 0), llvm.constant("i32", parity)
         self.states: dict[Ring, State] = dict.fromkeys(plan.rings, start)

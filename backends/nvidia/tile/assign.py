@@ -18,7 +18,7 @@ from ..target import WARP, NvidiaTarget
 from . import matrix
 from .analysis import Facts, OperandSource
 from .distributed_layout import DistributedLayout, blocked, log2, patches
-from .matrix import Plan
+from .matrix import ProductLowering
 from .patches import plan as rows_plan
 from .shared import CHUNK
 
@@ -44,7 +44,7 @@ class Assignment:
     def __init__(self, facts: Facts, target: NvidiaTarget) -> None:
         self.facts, self.target = facts, target
         self.vectors = self._vectors()
-        self.products: dict[Op, Plan] = {}
+        self.products: dict[Op, ProductLowering] = {}
         self.chained = self._chained()
         self.threads = self._threads()
         self._plan_products()

@@ -29,7 +29,7 @@ UNROLLED = 16  # instructions along the sum, before they become a loop
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ProductLowering:
     """How a product is done: by which instruction (None: by multiply-adds), its operands (left,
     right), and how its sums lie."""
 
@@ -49,7 +49,9 @@ def atoms_of(op: Op, architecture: Architecture) -> list[MatrixAtom]:
     return [atom for atom in contraction_atoms(op, architecture) if not atom.asynchronous]
 
 
-def plan(product: TileProduct, target: NvidiaTarget, warps: int, chained: bool) -> Plan | None:
+def plan(
+    product: TileProduct, target: NvidiaTarget, warps: int, chained: bool
+) -> ProductLowering | None:
     """The plan of a product; None where no matrix instruction has its types."""
     sizes = product.rows, product.columns, product.depth
     if min(sizes) < 1:
@@ -71,7 +73,7 @@ def plan(product: TileProduct, target: NvidiaTarget, warps: int, chained: bool) 
         return None  # single bytes would be loaded
     dims = product.op.result.dims
     kept = [{product.row: 0, product.column: 1}.get(d) for d in range(len(dims))]
-    return Plan(product, atom, operands, layout_of(dims, c, kept))
+    return ProductLowering(product, atom, operands, layout_of(dims, c, kept))
 
 
 def _warps(
@@ -91,7 +93,7 @@ def rounded(f: llvm.Function, word: llvm.Value) -> llvm.Value:
     return f.call("llvm.nvvm.f2tf32.rna", "i32", f.bitcast(word, "float"), declare=True)
 
 
-def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
+def product(e: Emitter, plan: ProductLowering, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
     f, layout, size = e.f, plan.sums, plan.size
     assert plan.atom is not None
@@ -133,20 +135,20 @@ def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
     ]
 
 
-def _each(plan: Plan) -> int:
+def _each(plan: ProductLowering) -> int:
     """Registers that one instruction adds to."""
     assert plan.atom is not None
     return plan.atom.m * plan.atom.n // 32
 
 
-def _used(plan: Plan, number: int) -> bool:
+def _used(plan: ProductLowering, number: int) -> bool:
     """Whether an instruction that has a use writes the register."""
     each = _each(plan)
     first = number - number % each
     return any(place is not None for place in plan.sums.places[first : first + each])
 
 
-def _held(e: Emitter, plan: Plan) -> dict[Place, llvm.Value] | None:
+def _held(e: Emitter, plan: ProductLowering) -> dict[Place, llvm.Value] | None:
     """The left operand's words, where registers of the same warp have them already."""
     operand = plan.operands[0]
     source, value = operand.source, operand.source.origin
@@ -165,7 +167,7 @@ def _held(e: Emitter, plan: Plan) -> dict[Place, llvm.Value] | None:
 
 def _steps(
     f: llvm.Function,
-    plan: Plan,
+    plan: ProductLowering,
     left: Words | dict[Place, llvm.Value],
     right: Words,
     sums: list[llvm.Value],

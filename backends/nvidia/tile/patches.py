@@ -16,7 +16,7 @@ from ..layouts import LinearLayout
 from ..target import NvidiaTarget
 from .analysis import OperandSource, TileProduct
 from .distributed_layout import DistributedLayout, log2, padded, patches
-from .matrix import Plan
+from .matrix import ProductLowering
 from .operands import ProductOperand, staged
 from .shared import CHUNK
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LEAST = 1024  # multiply-adds of a product that is worth it
 
 
-def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> Plan | None:
+def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> ProductLowering | None:
     """The plan of a product of elements of one size that are no complex numbers."""
     left, right = product.left.value.element, product.right.value.element
     sizes = {left.itemsize, right.itemsize}
@@ -43,7 +43,7 @@ def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> Plan | Non
         ProductOperand(source, _part(sums, dim, source, size), size, matrices=False)
         for dim, source in sides
     ]
-    return Plan(product, None, (operands[0], operands[1]), sums)
+    return ProductLowering(product, None, (operands[0], operands[1]), sums)
 
 
 def _part(sums: DistributedLayout, dim: int, source: OperandSource, size: int) -> LinearLayout:
@@ -60,7 +60,7 @@ def _part(sums: DistributedLayout, dim: int, source: OperandSource, size: int) -
 class _PatchOperand:
     """One operand: for a step along the sum, its elements by their place along the own dim."""
 
-    def __init__(self, e: Emitter, plan: Plan, side: int) -> None:
+    def __init__(self, e: Emitter, plan: ProductLowering, side: int) -> None:
         self.e, self.f, self.size = e, e.f, plan.size
         self.operand = plan.operands[side]
         self.source = self.operand.source
@@ -87,7 +87,7 @@ class _PatchOperand:
         return found
 
 
-def product(e: Emitter, plan: Plan, start: Tile | None) -> Tile:
+def product(e: Emitter, plan: ProductLowering, start: Tile | None) -> Tile:
     """start + left * right, in the layout of the plan's sums; None starts from 0."""
     f, layout = e.f, plan.sums
     op = plan.product.op

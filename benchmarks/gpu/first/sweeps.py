@@ -12,7 +12,7 @@ import numpy as np
 
 from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.pipeline import emit as pipeline
-from girih.backends.nvidia.pipeline.schedule import Schedule
+from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
 from girih.backends.nvidia.target import NvidiaTarget
 
 from .clock import seconds
@@ -25,7 +25,7 @@ _ROWS = 32  # of a result that are compared with float64
 _TOLERANCE = 2e-2
 _COUNT = 20
 
-Variant = tuple[str, Callable[[NvidiaTarget], Schedule]]
+Variant = tuple[str, Callable[[NvidiaTarget], PipelineConfiguration]]
 
 
 def _product(side: int, rows: int = 128, columns: int = 256) -> Any:
@@ -57,8 +57,8 @@ def products(side: int) -> Iterator[Variant]:
         yield f"raster {together}", lambda on, together=together: _raster(op, on, together)
 
 
-def _staged(op: Any, target: NvidiaTarget, stages: int) -> Schedule:
-    """The schedule with so many stages: as if there were less shared memory."""
+def _staged(op: Any, target: NvidiaTarget, stages: int) -> PipelineConfiguration:
+    """The configuration with so many stages: as if there were less shared memory."""
     plan = pipeline.plan_of(op, target)
     free = plan.shared_bytes
     while max(ring.stages for ring in plan.rings) > stages:
@@ -67,7 +67,7 @@ def _staged(op: Any, target: NvidiaTarget, stages: int) -> Schedule:
     return plan
 
 
-def _raster(op: Any, target: NvidiaTarget, together: int) -> Schedule:
+def _raster(op: Any, target: NvidiaTarget, together: int) -> PipelineConfiguration:
     plan = pipeline.plan_of(op, target)
     return replace(plan, raster=replace(plan.raster, together=together))
 

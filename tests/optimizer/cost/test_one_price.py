@@ -33,7 +33,7 @@ SAID = re.compile(r"\bper (clock|cycle|second|us|microsecond)|\bclocks\b|\bflops
 # Constants that are no prices: of waits for people and processes, and names of things.
 NO_PRICES = {
     "backends/cpu/foreign.py": {"_SECONDS"},
-    "backends/nvidia/pipeline/schedule.py": {"_BARRIER"},
+    "backends/nvidia/pipeline/configuration.py": {"_BARRIER"},
 }
 
 

@@ -13,9 +13,9 @@ import girih.language as tl
 from girih.backends.nvidia.assemble import Assembly, assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.launch import KernelCode
+from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.functions import FORMULAS
-from girih.backends.nvidia.pipeline.schedule import Schedule
 from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.benchmarks.gpu.first.kernels import attention as attention
 from girih.benchmarks.gpu.first.kernels import layer as layer
@@ -76,8 +76,8 @@ def ptx_of(code: KernelCode) -> str:
     return compile_ptx(code.text, SM_90A.architecture)
 
 
-def assembled(plan: Schedule) -> tuple[str, Assembly]:
-    """PTX and machine code of a schedule."""
+def assembled(plan: PipelineConfiguration) -> tuple[str, Assembly]:
+    """PTX and machine code of a configuration."""
     ptx = ptx_of(code_of(plan, SM_90A))
     return ptx, assemble(ptx, SM_90A.architecture)
 
@@ -88,14 +88,14 @@ def check(
     on: NvidiaTarget = SM_90A,
     tolerance: float = 0.01,
     **constants: Any,
-) -> Schedule:
+) -> PipelineConfiguration:
     """Both modes of the simulator give what the interpreter gives."""
     return check_call(call_of(kernel, *arrays, **constants), *arrays, on=on, tolerance=tolerance)
 
 
 def check_call(
     op: Op, *arrays: np.ndarray, on: NvidiaTarget = SM_90A, tolerance: float = 0.01
-) -> Schedule:
+) -> PipelineConfiguration:
     plan = plan_of(op, on)
     code = code_of(plan, on)
     wanted = evaluated(op, arrays)

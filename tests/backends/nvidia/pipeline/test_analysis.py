@@ -13,9 +13,9 @@ from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.pipeline import contraction
 from girih.backends.nvidia.pipeline.analysis import analyse
+from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration, Style
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.masks import masks
-from girih.backends.nvidia.pipeline.schedule import Schedule, Style
 from girih.backends.nvidia.pipeline.work import COLUMN, ROW
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, F32, TensorType
@@ -23,7 +23,7 @@ from girih.hlo.types import BF16, F32, TensorType
 from .support import SM_90A, attention, call_of, fusion, marked, matmul, random
 
 
-def plan(kernel: Any, *arrays: Any, **constants: Any) -> Schedule:
+def plan(kernel: Any, *arrays: Any, **constants: Any) -> PipelineConfiguration:
     return plan_of(call_of(kernel, *arrays, **constants), SM_90A)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia.assemble import Assembly, disassemble
+from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
 from girih.backends.nvidia.pipeline.emit import plan_of
-from girih.backends.nvidia.pipeline.schedule import Schedule
 
 from ..sass import Instruction, counts, instructions, requires_nvdisasm
 from .support import BF16, SM_90A, assembled, attention, call_of, gated, layer, matmul
@@ -45,11 +45,11 @@ KERNELS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def built() -> dict[str, tuple[Schedule, str, Assembly]]:
+def built() -> dict[str, tuple[PipelineConfiguration, str, Assembly]]:
     return {}
 
 
-def get(built: dict[str, Any], name: str) -> tuple[Schedule, str, Assembly]:
+def get(built: dict[str, Any], name: str) -> tuple[PipelineConfiguration, str, Assembly]:
     if name not in built:
         kernel, arrays, options = KERNELS[name]
         plan = plan_of(call_of(kernel, *arrays, **options), SM_90A)

@@ -11,8 +11,8 @@ import pytest
 import girih
 import girih.language as tl
 from girih.backends.nvidia.pipeline import contraction
+from girih.backends.nvidia.pipeline.configuration import Style
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
-from girih.backends.nvidia.pipeline.schedule import Style
 from girih.benchmarks.gpu.first.kernels import MATMULS
 from girih.hlo.types import BF16 as ELEMENT
 from girih.hlo.types import TensorType

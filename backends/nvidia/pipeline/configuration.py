@@ -97,7 +97,7 @@ class StagedStore:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class PipelineConfiguration:
     """The decisions; offsets and sizes in bytes of shared memory."""
 
     work: PipelineWork
@@ -150,8 +150,8 @@ class Schedule:
         return next(ring for ring in self.rings if panel in ring.panels)
 
 
-def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
-    """The schedule of a tile function; Unfit where the machine is too small for it."""
+def configure(work: PipelineWork, architecture: Architecture) -> PipelineConfiguration:
+    """The configuration of a tile function; Unfit where the machine is too small for it."""
     style, first, second = _style(work)
     groups = _groups(work, style, first, second)
     cluster, axis = _cluster(work, style, architecture)
@@ -175,7 +175,7 @@ def schedule(work: PipelineWork, architecture: Architecture) -> Schedule:
     total = base + barriers
     clusters = _tiles(work) // cluster
     wide = style is Style.ROTATE
-    return Schedule(
+    return PipelineConfiguration(
         work, style, groups, tuple(rings), first, second, stores, offset, staging, total,
         (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
         _order(work, cluster), _reversed_axes(work),
