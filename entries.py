@@ -19,7 +19,6 @@ from .hlo.build import Builder
 from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
 from .hlo.stated_sizes import Stated, entries_with_stated_sizes
-from .optimizer.fusable import CONTRACTIONS
 from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
 from .runtime.parts import same_bytes, sample
@@ -108,7 +107,7 @@ def _products(module: Module) -> float:
     return sum(
         float(op.operands[1].tensor.size) * op.result.tensor.size
         for op in module.walk()
-        if op.name in CONTRACTIONS and op.result.tensor.is_static
+        if op.definition.pattern == "contract" and op.result.tensor.is_static
     )
 
 

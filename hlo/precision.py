@@ -16,7 +16,6 @@ OPERANDS = "girih.operands"
 """The attribute of a contraction whose operands may be rounded: "tf32", 11 significant bits."""
 
 TF32 = "tf32"
-CONTRACTIONS = frozenset({"dot_general", "convolution"})
 _ALGORITHM = {
     "lhs_precision_type": TF32, "rhs_precision_type": TF32, "accumulation_type": "f32",
     "lhs_component_count": 1, "rhs_component_count": 1, "num_primitive_operations": 1,
@@ -27,7 +26,7 @@ _ALGORITHM = {
 def is_f32(op: Op) -> bool:
     """Whether it is a contraction of f32 that gives f32."""
     values = (*op.operands[:2], *op.results[:1])
-    return op.name in CONTRACTIONS and all(value.element is F32 for value in values)
+    return op.definition.pattern == "contract" and all(value.element is F32 for value in values)
 
 
 def algorithm(op: Op) -> tuple[str, int] | None:

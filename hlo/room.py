@@ -117,11 +117,23 @@ class OpDefinition:
     name: ClassVar[str] = ""
     pattern: ClassVar[str] = "opaque"
     commutative: ClassVar[bool] = False
+    associative: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = False  # x with x is x
     effects: ClassVar[bool] = False
     regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
     isolated: ClassVar[bool] = False  # regions must not use outer values
     sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
     communicates: ClassVar[bool] = False  # evaluate needs the `process` that it runs on
+    cost_class: ClassVar[str] = "simple"  # of an element; or "division", "transcendental"
+    moves: ClassVar[str] = (
+        ""  # results are elements of operand 0: "whole", "part", "indexed" by others
+    )
+    strided: ClassVar[bool] = False  # the result is operand 0, or a part, at other strides
+    linear: ClassVar[str] = ""  # in operands "together", or in each alone ("separately")
+    flow: ClassVar[str] = ""  # its regions are programs: "loop" or "branch"
+    stored: ClassVar[bool] = False  # the result is data of the program
+    stores: ClassVar[bool] = False  # it writes into a window of memory
+    distinct: ClassVar[bool] = False  # two of them are two, though all is equal
     opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
     uncut: ClassVar[str] = ""  # why there are no factors; for those without them
     since: ClassVar[str] = "1.0"  # program format that first had it

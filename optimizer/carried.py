@@ -14,7 +14,6 @@ from typing import Generic, TypeVar
 from ..hlo.deciding import largest
 from ..hlo.graph import Region
 from .overwriting import Hinders, Results
-from .regions import CONTROL_BODIES
 
 COPIED_BYTES = 4096  # carried values up to this may be copied in every turn
 TURNS = 6  # of a loop that are steps of their own, at most: two and three of them in common
@@ -47,7 +46,7 @@ def operations(body: Region) -> int:
     return len(body.ops) + sum(
         (2 if op.name == "while" else 1) * operations(inner)
         for op in body.ops
-        if op.name in CONTROL_BODIES
+        if op.definition.flow
         for inner in op.regions
     )
 

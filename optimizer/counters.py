@@ -9,7 +9,6 @@ import numpy as np
 
 from ..hlo.graph import Op, Region, Value, constant_of
 from ..hlo.types import TensorType
-from .regions import CONTROL_BODIES
 
 Range = tuple[int, int]  # the lowest and the highest value
 Known = dict[Value, Range]
@@ -143,7 +142,7 @@ def proven(region: Region, known: Known) -> Proven:
 
 def _walk(region: Region, known: Known, result: Proven) -> None:
     for op in region.ops:
-        if op.name in CONTROL_BODIES:
+        if op.definition.flow:
             for body in op.regions:
                 _walk(body, known, result)
         elif len(op.results) == 1 and not op.regions:

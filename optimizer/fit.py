@@ -20,7 +20,7 @@ from ..hlo.tiling import trips
 from .cost.assumed import SECONDS_PER_BYTE, SECONDS_PER_FLOP
 from .measure import Measure, size_of
 from .partial import partial
-from .regions import CONTROL_BODIES, alias_roots, aliases, rename
+from .regions import alias_roots, aliases, rename
 from .schedule import Buffer, RunStep
 from .windows import moved_bytes
 
@@ -304,7 +304,7 @@ def applied(module: Module, move: Rematerialization) -> Module:
                         again[value] = made
             again = {move.value: again[move.value]}
         own = {value: name(value) for value in _needed(op)}
-        bodies = [rename(body, own) for body in op.regions] if op.name in CONTROL_BODIES else ()
+        bodies = [rename(body, own) for body in op.regions] if op.definition.flow else ()
         new = op.with_operands([own[value] for value in op.operands], bodies)
         ops.append(new)
         names.update(zip(op.results, new.results, strict=True))
@@ -328,7 +328,7 @@ def _external(op: Op) -> bool:
 def _repeatable(op: Op) -> bool:
     """Whether an operation gives the same again, and is one kernel."""
     return (
-        op.name not in CONTROL_BODIES
+        not op.definition.flow
         and not _external(op)
         and not op.definition.effects
         and (op.definition.pattern not in ("control", "source") or op.name == "fusion")

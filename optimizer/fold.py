@@ -17,10 +17,6 @@ from ..hlo.ops import find
 from ..hlo.types import TensorType
 from .licence import Ledger
 
-# These only move elements: of a splat they make another splat, whatever their other operands are.
-MOVES = frozenset(
-    {"broadcast_in_dim", "reshape", "transpose", "reverse", "slice", "dynamic_slice", "gather"}
-)
 SMALL = 256  # bytes
 FOLDED_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 
@@ -62,7 +58,7 @@ class Folder:
             if not isinstance(owner, Op) or owner.definition.name != "constant":
                 return None
             constants.append(owner.attributes["value"])
-        if definition.name in MOVES and constants[0].is_splat:
+        if definition.moves and constants[0].is_splat:
             return None  # rule "move-of-splat" keeps it a splat
         if definition.pattern == "elementwise" and all(dense.is_splat for dense in constants):
             return Dense.splat(self._on_scalars(op, constants), type)

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from ..hlo.graph import Dense, Op
 from ..hlo.types import TensorType
 
-CONTRACTIONS = frozenset({"dot_general", "convolution"})
+# Index operations that an emitter can follow inside another kernel, and whether vectors are kept.
+FOLLOWED = {
+    "broadcast_in_dim": True,
+    "reshape": True,
+    "iota": True,
+    "constant": True,
+    "slice": True,
+    "convert": True,
+    "dynamic_slice": False,
+    "gather": False,
+    "pad": False,
+    "real": False,
+    "imag": False,
+}
 
-# One element of these costs about as much as ten additions: never computed twice.
-EXPENSIVE = frozenset({
-    "atan2", "cbrt", "chlo.erf", "chlo.erf_inv", "chlo.erfc", "cosine", "exponential",
-    "exponential_minus_one", "log", "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
-})  # fmt: skip
-COSTLY = EXPENSIVE | {"divide", "remainder", "rsqrt", "sqrt"}
 
-# Index operations that an emitter can follow inside another kernel without losing vectors.
-FREE = frozenset({"broadcast_in_dim", "reshape", "iota", "constant", "slice", "convert"})
-FOLLOWED = FREE | {"dynamic_slice", "gather", "pad", "real", "imag"}
-
-# What a contraction may read its operands through: strides of what lies in memory.
-VIEWS = frozenset({"transpose", "reshape", "slice"})
-
-# Write a part of their first operand, in place where the schedule can arrange it: on their own.
-UPDATES = frozenset({"dynamic_update_slice"})
+def keeps_vectors(op: Op) -> bool:
+    """Whether it can be followed inside another kernel without losing vectors."""
+    return FOLLOWED.get(op.name, False)
 
 
 def is_splat_constant(op: Op) -> bool:
@@ -39,7 +40,7 @@ def fusable(op: Op) -> bool:
     """Whether a kernel other than its own may compute it."""
     if op.definition.effects or len(op.results) != 1 and op.name != "reduce":
         return False
-    if op.name in UPDATES:
+    if op.name == "dynamic_update_slice":  # in place where it can be: a kernel of its own
         return False
     if not all(isinstance(value.type, TensorType) for value in (*op.operands, *op.results)):
         return False

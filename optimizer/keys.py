@@ -9,9 +9,6 @@ from ..hlo.graph import Op, Region, Value
 
 Key = tuple[Any, ...]
 
-# Operations that must stay apart although they look the same.
-NEVER_MERGED = frozenset({"optimization_barrier", "rng"})
-
 
 def frozen(value: Any) -> Any:
     """A hashable twin of an attribute value; 1, 1.0 and True stay different."""
@@ -41,7 +38,7 @@ class Keys:
 
     def of(self, op: Op, operands: tuple[Value, ...]) -> Key | None:
         """The same for the operation on other operands."""
-        if op.definition.name in NEVER_MERGED or self.has_effects(op):
+        if op.definition.distinct or self.has_effects(op):
             return None
         if op.definition.commutative and len(operands) == 2:
             first, second = operands

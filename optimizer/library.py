@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from ..hlo.graph import Op
 from ..hlo.groups import Groups
-from .machine import CommunicationCost, Machine, nearest
+from .machine import KINDS, CommunicationCost, Machine, nearest
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-BETWEEN = ("exchange", *COLLECTIVES)  # operations that are left in a program of processes
+COLLECTIVES = tuple(kind for kind in KINDS if kind != "exchange")
+BETWEEN = KINDS  # operations that are left in a program of processes
 SUMMED = ("f32", "f64", "i32", "i64", "ui32", "ui64")  # whose sums every library has
 _EXACT = ("i32", "i64", "ui32", "ui64")
 

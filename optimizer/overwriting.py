@@ -11,12 +11,11 @@ from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
 from ..hlo.tiling import MEMORY_OPS
-from .fusable import CONTRACTIONS, trailing_reduction
-from .regions import CONTROL_BODIES, alias_roots, aliases, shared_parts
+from .fusable import trailing_reduction
+from .regions import alias_roots, aliases, shared_parts
 from .windows import opened, updated
 
 Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""
-SOURCES = frozenset({"constant", "weight"})
 
 
 def hinders_of(in_tiles: bool) -> Hinders:
@@ -58,7 +57,7 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
         return partly.get(result) == operand
     op = opened(op).op
     region = op.regions[0]
-    product = op.kind == "contract" and any(o.name in CONTRACTIONS for o in region.ops)
+    product = op.kind == "contract" and any(o.definition.pattern == "contract" for o in region.ops)
     single = len(set(region.results)) == 1
     if op.kind != "loop" and not ((product or op.kind == "rows") and single):
         return False
@@ -190,8 +189,9 @@ class Results:
         result = self.region.results[number]
         root = self.roots.get(result, result)
         op = root.op
-        own = op is not None and op in self.position and self.results[root] == 1
-        return own and op is not None and not (op.name in CONTROL_BODIES | SOURCES or fills(op))
+        if op is None or op not in self.position or self.results[root] != 1:
+            return False
+        return not (op.definition.flow or op.definition.stored or fills(op))
 
     def hindrance(self, old: Collection[Value], result: Value, hinders: Hinders) -> str:
         """Why a result cannot lie where `old` does, an argument or captured value by all its names;
@@ -202,7 +202,7 @@ class Results:
             return "the result is no value that is computed here"
         if self.results[root] > 1:
             return f"{op.place}what replaces it is returned twice"
-        if op.name in SOURCES:
+        if op.definition.stored:
             return f"{op.place}what replaces it comes from '{op.name}'"
         names = [*old, *(name for value in old for name in self.names.get(value, ()))]
         own = []

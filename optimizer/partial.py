@@ -13,8 +13,6 @@ from ..hlo.graph import Op, Region, Value, arguments
 from ..hlo.tiling import MEMORY_OPS
 from .regions import extract, in_order_of_demand, rename
 
-_STORES = ("tile_store", "tile_scatter")
-
 
 def partial(op: Op, result: int, there: Collection[int] = ()) -> Op:
     """A kernel that computes result number `result` of `op`, which reads those of the numbers
@@ -103,9 +101,9 @@ def _needed(ops: Sequence[Op], target: Value) -> list[Op]:
     wanted: set[Value] = set()
     kept: list[Op] = []
     for inner in reversed(ops):
-        stores = inner.name in _STORES and inner.operands[0] is target
+        stores = inner.definition.stores and inner.operands[0] is target
         nested = any(
-            o.name in _STORES and o.operands[0] is target
+            o.definition.stores and o.operands[0] is target
             for region in inner.regions
             for o in region.walk()
         )

@@ -8,9 +8,6 @@ from typing import Any
 from ..hlo.build import Builder
 from ..hlo.graph import Op, Region, Value, arguments
 
-ALIASING = frozenset({"reshape", "optimization_barrier", "bitcast"})
-CONTROL_BODIES = frozenset({"while", "if", "case"})  # operations whose regions are programs
-
 
 def shared_parts(op: Op) -> tuple[Any, ...]:
     """What copies of a kernel have in common as the same objects: operations of which this is equal
@@ -25,14 +22,14 @@ def shared_parts(op: Op) -> tuple[Any, ...]:
 
 def map_bodies(region: Region, change: Callable[[Op, Region], Region]) -> Region:
     """The region with `change` applied to the bodies of control flow; itself if none changes."""
-    if not any(op.name in CONTROL_BODIES for op in region.ops):
+    if not any(op.definition.flow for op in region.ops):
         return region
     mapping: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in region.ops:
         operands = [mapping.get(value, value) for value in op.operands]
         nested = [rename(body, mapping) for body in op.regions]
-        if op.name in CONTROL_BODIES:
+        if op.definition.flow:
             nested = [change(op, body) for body in nested]
         new = op.with_operands(operands, nested)
         if new is not op:
@@ -55,7 +52,7 @@ def aliases(op: Op) -> bool:
     """Whether an operation's results are the bytes of its operands under other types."""
     if op.name == "bitcast_convert":
         return op.operands[0].dims == op.result.dims and op.result.element.bits >= 8
-    return op.name in ALIASING
+    return op.name in ("reshape", "optimization_barrier")
 
 
 def alias_roots(region: Region) -> dict[Value, Value]:

@@ -41,7 +41,6 @@ Origins = tuple[Origin, ...]
 MAXIMUM_SWEEPS = 12
 MAXIMUM_DEPTH = 48  # rules that build operations on which rules fire, ...: longer chains are a bug
 
-SOURCES = frozenset({"constant", "weight"})
 STATIC_PATTERNS = frozenset({"elementwise", "index", "reduce", "contract"})
 
 
@@ -455,7 +454,7 @@ class Rewriter(Builder):
     def _note_static(self, op: Op) -> None:
         static = self.engine.static
         definition = op.definition
-        if definition.name in SOURCES or (
+        if definition.stored or (
             definition.pattern in STATIC_PATTERNS
             and op.operands
             and all(value in static for value in op.operands)

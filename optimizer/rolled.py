@@ -16,7 +16,6 @@ from .rewrite import copied
 CALL = "call_with_weights"
 COPIES = "copies"  # attribute of a function that stands for that many equal parts of a program
 WEIGHT_BYTES = "weight_bytes"  # attribute of the module: of all weights that the program has
-COMMON = frozenset({"broadcast_in_dim", "constant", "iota"})  # of what all calls are given
 
 
 def is_rolled(module: Module) -> bool:
@@ -75,8 +74,8 @@ def _with_common_values(module: Module) -> Module:
             op = given[0].op
             if op is None or any(value is not given[0] for value in given):
                 continue
-            same = op.weight not in taken if op.name == "weight" else op.name in COMMON
-            if same:
+            same = op.definition.pattern == "source" or op.name == "broadcast_in_dim"
+            if same and not (op.name == "weight" and op.weight in taken):
                 moved[number] = op
         if not moved:
             continue

@@ -19,9 +19,9 @@ from ..hlo.processes import grid_of
 from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
 from .carried import turns
-from .overwriting import SOURCES, Hinders, fills, hinders_of, hindrances
+from .overwriting import Hinders, fills, hinders_of, hindrances
 from .passes.require_static import require_static
-from .regions import CONTROL_BODIES, alias_roots, aliases
+from .regions import alias_roots, aliases
 from .windows import updated
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
@@ -486,7 +486,7 @@ class _Scheduler:
             if root.op in inside
             and wanted.count(root) == 1
             and root.op is not None
-            and root.op.name not in SOURCES
+            and not root.op.definition.stored
         }
 
 
@@ -516,7 +516,7 @@ def read_first(op: Op) -> Iterator[Value]:
     where it can be filled, and neither has what a region returns."""
     if op.name != "while":
         yield from op.operands
-    if op.name in CONTROL_BODIES:
+    if op.definition.flow:
         for inner in (inner for region in op.regions for inner in region.ops):
             yield from read_first(inner)
 

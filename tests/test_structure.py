@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import girih
+from girih.hlo.ops import DEFINITIONS
 
 ROOT = Path(girih.__file__).parent
 OUTSIDE = {"tests", "benchmarks", "examples", "docs", "build", "dist"}
@@ -197,3 +198,42 @@ def test_words_name_classes_that_exist() -> None:
     named = re.findall(r"`([A-Z][a-z]+(?:[A-Z]\w+)?)\b[^`]*`s?", text)
     assert named
     assert [one for one in named if one not in classes | {"LaunchTensorMap"}] == []
+
+
+TABLES = 15  # of names of operations that may stand in the optimizer and in backends
+
+
+def test_few_tables_of_operations() -> None:
+    """What is true of an operation stands in its room (`OpDefinition`), not in sets of names.
+    Tables that have a rule for each name are no such sets; those that have True or False are."""
+    names = {definition.name for definition in DEFINITIONS}
+
+    def strings(node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Call) and node.args:
+            return strings(node.args[0])
+        if isinstance(node, ast.BinOp):
+            return strings(node.left) + strings(node.right)
+        if isinstance(node, ast.Dict):
+            values = [one.value for one in node.values if isinstance(one, ast.Constant)]
+            elements = node.keys if all(isinstance(one, bool) for one in values) and values else []
+        elif isinstance(node, ast.Set | ast.Tuple | ast.List):
+            elements = node.elts
+        else:
+            return []
+        constants = (one.value for one in elements if isinstance(one, ast.Constant))
+        return [one for one in constants if isinstance(one, str)]
+
+    found = []
+    for module, tree in TREES.items():
+        if module.split(".")[0] in ("optimizer", "backends") and "simulator" not in module:
+            for node in ast.walk(tree):
+                target = node.targets[0] if isinstance(node, ast.Assign) else None
+                if isinstance(node, ast.AnnAssign) and node.value is not None:
+                    target = node.target
+                if target is None or isinstance(target, ast.Tuple):
+                    continue
+                listed = strings(node.value)  # type: ignore[union-attr]
+                known = [one for one in listed if one in names]
+                if len(known) > 1 and 2 * len(known) > len(listed):
+                    found.append(f"{module}.{ast.unparse(target)}: {' '.join(listed)}")
+    assert len(found) <= TABLES, "\n".join(found)

@@ -13,7 +13,6 @@ from typing import Any
 from ...hlo.deciding import current
 from ...hlo.graph import Op
 from ...hlo.sizes import SizeConstraint
-from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.plan import KernelFacts, Planner
 from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..interface import Scheduled
@@ -153,7 +152,7 @@ def target_for(op: Op, target: Target) -> Target:
     narrow = any(
         value.element.bits < 32
         for inner in inside
-        if inner.name in CONTRACTIONS
+        if inner.definition.pattern == "contract"
         for value in inner.operands
     )
     return target if narrow else target.general

@@ -15,7 +15,6 @@ from .contract.blocking import Blocking
 from .loops import loop, reduce, rows
 
 _OPAQUE = {**opaque.EMITTERS, **lapack.EMITTERS}
-_CONTRACTIONS = ("dot_general", "convolution")
 _LOOPS = {"loop": loop, "rows": rows, "reduce": reduce}
 
 
@@ -63,7 +62,7 @@ def _contraction(op: Op, region: Region, target: Target, blocking: Blocking | No
     """Blocked products; complex ones are reductions, or four real ones, with what follows them one
     after another."""
     flops = op.definition.flops(op)
-    (found,) = (inner for inner in region.ops if inner.name in _CONTRACTIONS)
+    (found,) = (inner for inner in region.ops if inner.definition.pattern == "contract")
     if found.type.element.is_complex:
         if len(region.ops) > 1:
             return _composed(region, target, flops)
@@ -85,7 +84,7 @@ def is_contraction(op: Op) -> bool:
 
 def kind_of(op: Op) -> str:
     """The fusion kind that a single operation would be."""
-    if op.name in _CONTRACTIONS:
+    if op.definition.pattern == "contract":
         return "contract"
     if op.name == "reduce":
         return "reduce"

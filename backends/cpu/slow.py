@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...hlo.deciding import estimating
 from ...hlo.graph import Op
-from ...hlo.precision import CONTRACTIONS
 from ...hlo.types import BF16, F32
 from .codegen import Target
 from .contract.pairs import supports
@@ -18,7 +17,7 @@ def slow(op: Op, target: Target) -> str:
     """Why a contraction of narrow floats takes longer than the same one of f32: the target has no
     arithmetic for them, and widens them; "" where it does not (1.2 to 2.6 times for products of
     f16 and bf16, but 0.5 to 0.8 for a matrix and a vector, which are read in less time)."""
-    if op.name not in CONTRACTIONS:
+    if op.definition.pattern != "contract":
         return ""
     operands = [value.tensor for value in op.operands[:2]]
     element = operands[0].element

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...hlo.graph import NOTE, Op, Region
-from ...optimizer.fusable import CONTRACTIONS
 from ...optimizer.kernels.convolution_form import sums_one_feature
 from ...optimizer.overwriting import may_overwrite
 from ...optimizer.windows import NONE, Windows, opened
@@ -74,7 +73,7 @@ def _contraction(op: Op, region: Region, target: NvidiaTarget, shares: bool) -> 
     tile."""
     notes: tuple[str, ...] = ()
     able = capabilities(target.architecture)
-    mains = [main for main in region.ops if main.name in CONTRACTIONS]
+    mains = [main for main in region.ops if main.definition.pattern == "contract"]
     if any(unit.asynchronous for main in mains for unit in able.units_of(main)):
         try:
             return products.emit(op, region, target)
@@ -115,7 +114,7 @@ def kind_of(op: Op) -> str:
     """The kind of a fusion, or the one that a single operation would be."""
     if op.name == "fusion":
         return op.kind
-    if op.name in CONTRACTIONS:
+    if op.definition.pattern == "contract":
         return "contract"
     if op.name == "reduce":
         return "reduce"

@@ -20,21 +20,15 @@ from ..llvm.target import KernelCode, Target
 SYMBOL = "kernel"
 BLOCK = 4096  # elements of a tile where one long dimension is cut
 
-_PARTLY = frozenset(("gather", "dynamic_slice", "slice"))
-_EXPENSIVE = frozenset({
-    "atan2", "cbrt", "cosine", "erf", "erfc", "exponential", "exponential_minus_one", "log",
-    "log_plus_one", "logistic", "power", "sine", "tan", "tanh",
-})  # fmt: skip
+_WEIGHTS = {"transcendental": 20.0, "division": 6.0}
 
 
 def weight(op: Op) -> float:
     """How much an element of the operation costs, about in vector instructions."""
-    name = op.name.rsplit(".", 1)[-1]
-    if name in _EXPENSIVE:
-        return 20.0
-    if name in ("divide", "remainder", "sqrt", "rsqrt"):
-        return 6.0
-    return 0.0 if op.definition.pattern in ("index", "source") else 1.0
+    definition = op.definition
+    if definition.cost_class in _WEIGHTS:
+        return _WEIGHTS[definition.cost_class]
+    return 0.0 if definition.pattern in ("index", "source") else 1.0
 
 
 @dataclass
@@ -130,7 +124,7 @@ def read_bytes(argument: Value, region: Region) -> int:
     """Bytes of an operand that are read: of a table, the rows that are looked up."""
     total = 0
     for user, number in region.uses.get(argument, ()):
-        if user is not None and number == 0 and user.name in _PARTLY:
+        if user is not None and number == 0 and user.definition.moves in ("part", "indexed"):
             total += user.result.tensor.bytes
         else:
             total += argument.tensor.bytes

@@ -13,15 +13,13 @@ from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
 from ..llvm.elementwise import scalar_region, splat
 
-_NAMES = frozenset(("add", "multiply", "maximum", "minimum", "and", "or", "xor"))
-
 
 def body_operation(body: Region) -> Op | None:
     """The one operation of a body that combines its two arguments; None for other bodies."""
     if len(body.ops) != 1 or len(body.arguments) != 2 or len(body.results) != 1:
         return None
     op = body.ops[0]
-    if op.name not in _NAMES or body.results[0] is not op.results[0]:
+    if not op.definition.associative or body.results[0] is not op.results[0]:
         return None
     return op if set(op.operands) == set(body.arguments) else None
 

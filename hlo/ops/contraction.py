@@ -25,6 +25,7 @@ class DotGeneral(OpDefinition, name="dot_general"):
     """
 
     pattern = "contract"
+    linear = "separately"
     lhs = operand()
     rhs = operand()
     lhs_batching_dimensions = attribute(tuple, ())
@@ -176,6 +177,7 @@ class Dot(OpDefinition, name="dot"):
     """result = lhs's last dimension contracted with rhs's first."""
 
     pattern = "contract"
+    linear = "separately"
     lhs = operand()
     rhs = operand()
     precision_config = attribute(tuple, ())

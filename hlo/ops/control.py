@@ -38,6 +38,7 @@ class While(OpDefinition, name="while"):
     """results = operands, replaced by body(them) as long as cond(them) holds."""
 
     pattern = "control"
+    flow = "loop"
     opaque = "how often its body runs is data"
     uncut = "its values pass along edges between it and its regions"
     regions = ("cond", "body")
@@ -88,6 +89,7 @@ class If(OpDefinition, name="if"):
     """results = true_branch() where pred holds, else false_branch()."""
 
     pattern = "control"
+    flow = "branch"
     opaque = "which branch runs is data"
     uncut = "its values pass along edges between it and its regions"
     regions = ("true_branch", "false_branch")
@@ -121,6 +123,7 @@ class CaseOp(OpDefinition, name="case"):
     """results = branches[index](); the last branch where index is out of bounds."""
 
     pattern = "control"
+    flow = "branch"
     opaque = "which branch runs is data"
     uncut = "its values pass along edges between it and its regions"
     regions = ("*",)
@@ -170,6 +173,7 @@ class OptimizationBarrier(OpDefinition, name="optimization_barrier"):
     """results = operands; nothing moves across it."""
 
     pattern = "opaque"
+    distinct = True
     opaque = "nothing moves across it"
     inputs = variadic()
 

@@ -237,6 +237,7 @@ class ComplexPart(OpDefinition):
     """One part of a complex number; a real operand is its own real part."""
 
     pattern = "elementwise"
+    linear = "together"
     operand = operand()
     C0 = constraint(
         "operand is a float or complex tensor",

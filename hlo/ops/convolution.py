@@ -36,6 +36,7 @@ class Convolution(OpDefinition, name="convolution"):
     """
 
     pattern = "contract"
+    linear = "separately"
     lhs = operand()
     rhs = operand()
     input_batch_dimension = attribute(int)

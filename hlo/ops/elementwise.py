@@ -45,12 +45,14 @@ class Elementwise(OpDefinition):
     pattern = "elementwise"
 
     def __init__(
-        self, name: str, formula: Callable[..., Any], kinds: str, doc: str, domain: str = "all"
-    ) -> None:
+        self, name: str, formula: Callable[..., Any], kinds: str, doc: str, domain: str = "all",
+        cost_class: str = "simple", linear: str = "", idempotent: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name  # type: ignore[misc]
         self.formula = formula
         self.kinds = frozenset(kinds.split())
         self.domain = domain
+        self.cost_class, self.linear, self.idempotent = cost_class, linear, idempotent  # type: ignore[misc]
         self.__doc__ = doc
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -102,7 +104,7 @@ class Binary(Elementwise):
 
 
 class CommutativeBinary(Binary):
-    commutative = True
+    commutative = associative = True
 
 
 class Shift(Binary):
@@ -181,35 +183,47 @@ class IsFinite(Unary):
 
 ROOMS: tuple[OpDefinition, ...] = (
     # arithmetic
-    CommutativeBinary("add", _add, "bool " + NUMBERS, "result = lhs + rhs; wraps; booleans: or."),
-    Binary("subtract", np.subtract, NUMBERS, "result = lhs - rhs; wraps."),
     CommutativeBinary(
-        "multiply", np.multiply, "bool " + NUMBERS, "result = lhs * rhs; wraps; booleans: and."
+        "add", _add, "bool " + NUMBERS, "result = lhs + rhs; wraps; booleans: or.",
+        linear="together",
+    ),
+    Binary("subtract", np.subtract, NUMBERS, "result = lhs - rhs; wraps.", linear="together"),
+    CommutativeBinary(
+        "multiply", np.multiply, "bool " + NUMBERS, "result = lhs * rhs; wraps; booleans: and.",
+        linear="separately",
     ),
     Binary(
         "divide", numerics.divide, NUMBERS,
         "result = lhs / rhs; integers truncate towards zero, division by zero gives all ones.",
+        cost_class="division",
     ),
     Binary(
         "remainder", numerics.remainder, "int uint float",
         "result = lhs - rhs * truncate(lhs / rhs); integers: lhs where rhs is zero.",
+        cost_class="division",
     ),
     Binary(
         "power", numerics.power, NUMBERS,
         "result = lhs to the rhs; integers wrap, negative exponents truncate.", domain="infinite",
+        cost_class="transcendental",
     ),
     CommutativeBinary(
         "maximum", numerics.maximum, "bool " + NUMBERS,
         "result = the larger of lhs and rhs; NaN if either is NaN; max(-0, +0) = +0.",
+        idempotent=True,
     ),
     CommutativeBinary(
         "minimum", numerics.minimum, "bool " + NUMBERS,
         "result = the smaller of lhs and rhs; NaN if either is NaN; min(-0, +0) = -0.",
+        idempotent=True,
     ),
-    Binary("atan2", _atan2, FLOATS, "result = angle of the point (rhs, lhs).", domain="ordered"),
+    Binary(
+        "atan2", _atan2, FLOATS, "result = angle of the point (rhs, lhs).", domain="ordered",
+        cost_class="transcendental",
+    ),
     # logic and bits
-    CommutativeBinary("and", np.bitwise_and, BITS, "result = lhs & rhs."),
-    CommutativeBinary("or", np.bitwise_or, BITS, "result = lhs | rhs."),
+    CommutativeBinary("and", np.bitwise_and, BITS, "result = lhs & rhs.", idempotent=True),
+    CommutativeBinary("or", np.bitwise_or, BITS, "result = lhs | rhs.", idempotent=True),
     CommutativeBinary("xor", np.bitwise_xor, BITS, "result = lhs ^ rhs."),
     Unary("not", _not, BITS, "result = ~operand."),
     Shift(
@@ -230,7 +244,7 @@ ROOMS: tuple[OpDefinition, ...] = (
         "result = number of zeros above the highest one.",
     ),
     # one operand
-    Unary("negate", _negate, NUMBERS, "result = -operand; wraps."),
+    Unary("negate", _negate, NUMBERS, "result = -operand; wraps.", linear="together"),
     Unary("sign", numerics.sign, "int float complex", "result = -1, 0 or 1; operand / |operand|."),
     Unary("ceil", np.ceil, "float", "result = smallest integer >= operand."),
     Unary("floor", np.floor, "float", "result = largest integer <= operand."),
@@ -243,19 +257,30 @@ ROOMS: tuple[OpDefinition, ...] = (
     ),
     IsFinite("is_finite", np.isfinite, "float", "result = operand is neither infinite nor NaN."),
     # transcendental
-    Unary("exponential", complex_functions.exponential, FLOATS, "result = e to the operand."),
+    Unary(
+        "exponential", complex_functions.exponential, FLOATS, "result = e to the operand.",
+        cost_class="transcendental",
+    ),
     Unary(
         "exponential_minus_one", complex_functions.exponential_minus_one, FLOATS,
-        "result = e to the operand, minus 1.",
+        "result = e to the operand, minus 1.", cost_class="transcendental",
     ),
-    Unary("log", np.log, FLOATS, "result = natural logarithm."),
-    Unary("log_plus_one", complex_functions.log_plus_one, FLOATS, "result = log(1 + operand)."),
-    Unary("logistic", _logistic, FLOATS, "result = 1 / (1 + exp(-operand))."),
-    Unary("tanh", np.tanh, FLOATS, "result = hyperbolic tangent."),
-    Unary("sine", np.sin, FLOATS, "result = sine.", domain="finite"),
-    Unary("cosine", np.cos, FLOATS, "result = cosine.", domain="finite"),
-    Unary("tan", np.tan, FLOATS, "result = tangent.", domain="finite"),
-    Unary("sqrt", np.sqrt, FLOATS, "result = square root."),
-    Unary("rsqrt", _rsqrt, FLOATS, "result = 1 / square root."),
-    Unary("cbrt", _cbrt, FLOATS, "result = cube root."),
+    Unary("log", np.log, FLOATS, "result = natural logarithm.", cost_class="transcendental"),
+    Unary(
+        "log_plus_one", complex_functions.log_plus_one, FLOATS, "result = log(1 + operand).",
+        cost_class="transcendental",
+    ),
+    Unary(
+        "logistic", _logistic, FLOATS, "result = 1 / (1 + exp(-operand)).",
+        cost_class="transcendental",
+    ),
+    Unary("tanh", np.tanh, FLOATS, "result = hyperbolic tangent.", cost_class="transcendental"),
+    Unary("sine", np.sin, FLOATS, "result = sine.", domain="finite", cost_class="transcendental"),
+    Unary(
+        "cosine", np.cos, FLOATS, "result = cosine.", domain="finite", cost_class="transcendental",
+    ),
+    Unary("tan", np.tan, FLOATS, "result = tangent.", domain="finite", cost_class="transcendental"),
+    Unary("sqrt", np.sqrt, FLOATS, "result = square root.", cost_class="division"),
+    Unary("rsqrt", _rsqrt, FLOATS, "result = 1 / square root.", cost_class="division"),
+    Unary("cbrt", _cbrt, FLOATS, "result = cube root.", cost_class="transcendental"),
 )  # fmt: skip

@@ -52,10 +52,12 @@ class RealFunction(Decomposed):
     )
 
     def __init__(
-        self, name: str, formula: Formula, doc: str, complex: Any = None, domain: str = "all"
-    ) -> None:
+        self, name: str, formula: Formula, doc: str, complex: Any = None, domain: str = "all",
+        cost_class: str = "simple",
+    ) -> None:  # fmt: skip
         self.name = name  # type: ignore[misc]
         self.formula, self.complex, self.domain = formula, complex, domain
+        self.cost_class = cost_class  # type: ignore[misc]
         self.kinds = ("float", "complex") if complex is not None else ("float",)
         self.__doc__ = doc
 

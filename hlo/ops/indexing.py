@@ -22,6 +22,7 @@ class Gather(OpDefinition, name="gather"):
     """result[batch, offset] = operand[start_indices[batch] + offset], starts clamped."""
 
     pattern = "index"
+    moves = "indexed"
     operand = operand()
     start_indices = second()
     offset_dims = attribute(tuple)

@@ -22,6 +22,7 @@ class DynamicSlice(OpDefinition, name="dynamic_slice"):
     """result = slice_sizes elements of operand from start_indices, clamped to stay inside."""
 
     pattern = "index"
+    moves = "indexed"
     operand = operand()
     start_indices = variadic()
     slice_sizes = attribute(tuple)

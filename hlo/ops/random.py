@@ -263,6 +263,7 @@ class Rng(Decomposed, name="rng"):
     """
 
     pattern = "opaque"
+    distinct = True
     opaque = "all numbers come from one state"
     a = operand()
     b = second()

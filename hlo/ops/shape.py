@@ -35,6 +35,9 @@ class Reshape(OpDefinition, name="reshape"):
     """result = operand's elements, in row-major order, in other dimensions."""
 
     pattern = "index"
+    moves = "whole"
+    strided = True
+    linear = "together"
     operand = operand()
     C1 = constraint(
         "operand and result have the same element type",
@@ -69,6 +72,9 @@ class Transpose(OpDefinition, name="transpose"):
     """result[i_permutation] = operand[i]: result dim d is operand dim permutation[d]."""
 
     pattern = "index"
+    moves = "whole"
+    strided = True
+    linear = "together"
     operand = operand()
     permutation = attribute(tuple)
     C2 = constraint(
@@ -97,6 +103,8 @@ class BroadcastInDim(OpDefinition, name="broadcast_in_dim"):
     """result[i] = operand[i_broadcast_dimensions], where a dimension of size 1 repeats."""
 
     pattern = "index"
+    moves = "whole"
+    linear = "together"
     operand = operand()
     broadcast_dimensions = attribute(tuple)
     C1 = constraint(
@@ -162,6 +170,8 @@ class Broadcast(OpDefinition, name="broadcast"):
     """result[i..., j...] = operand[j...]: new dimensions of sizes broadcast_sizes in front."""
 
     pattern = "index"
+    moves = "whole"
+    linear = "together"
     operand = operand()
     broadcast_sizes = attribute(tuple)
     C1 = constraint("0 <= broadcast_sizes", lambda o: all(size >= 0 for size in o.broadcast_sizes))
@@ -189,6 +199,7 @@ class Concatenate(OpDefinition, name="concatenate"):
     """result = the inputs, one after the other along `dimension`."""
 
     pattern = "index"
+    linear = "together"
     inputs = variadic()
     dimension = attribute(int)
     C3 = constraint("0 < size(inputs)", lambda o: len(o.inputs) > 0)
@@ -253,6 +264,8 @@ class Reverse(OpDefinition, name="reverse"):
     """result[i] = operand[dim - 1 - i] along each of `dimensions`."""
 
     pattern = "index"
+    moves = "whole"
+    linear = "together"
     operand = operand()
     dimensions = attribute(tuple)
     C2 = constraint("dimensions are unique", lambda o: unique(o.dimensions))
@@ -281,6 +294,9 @@ class Slice(OpDefinition, name="slice"):
     """result[i] = operand[start_indices + i * strides], up to limit_indices."""
 
     pattern = "index"
+    moves = "part"
+    strided = True
+    linear = "together"
     operand = operand()
     start_indices = attribute(tuple)
     limit_indices = attribute(tuple)

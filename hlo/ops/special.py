@@ -331,9 +331,19 @@ def _polygamma(n: Term, x: Term) -> Term:
 
 
 ROOMS: tuple[OpDefinition, ...] = (
-    RealFunction("chlo.erf", _erf, "result = 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x."),
-    RealFunction("chlo.erfc", _erfc, "result = 1 - erf(x)."),
-    RealFunction("chlo.erf_inv", _erf_inv, "result = the number whose erf is operand."),
+    RealFunction(
+        "chlo.erf",
+        _erf,
+        "result = 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x.",
+        cost_class="transcendental",
+    ),
+    RealFunction("chlo.erfc", _erfc, "result = 1 - erf(x).", cost_class="transcendental"),
+    RealFunction(
+        "chlo.erf_inv",
+        _erf_inv,
+        "result = the number whose erf is operand.",
+        cost_class="transcendental",
+    ),
     RealFunction("chlo.lgamma", _lgamma, "result = log |gamma(x)|."),
     RealFunction("chlo.digamma", _digamma, "result = derivative of log gamma.", domain="finite"),
     RealFunction("chlo.bessel_i1e", _bessel_i1e, "result = exp(-|x|) I1(x).", domain="ordered"),

@@ -18,6 +18,7 @@ class Constant(OpDefinition, name="constant"):
     """result = value."""
 
     pattern = "source"
+    stored = True
     value = attribute(Dense)
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -40,6 +41,7 @@ class WeightOp(OpDefinition, name="weight"):
     """result = the module's external weight of that name."""
 
     pattern = "source"
+    stored = True
     weight = attribute(str)
 
     def access(self, o: Op) -> Access | None:

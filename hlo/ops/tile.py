@@ -292,6 +292,7 @@ class _Store(OpDefinition):
     """What both stores have in common."""
 
     pattern = "tile"
+    stores = True
     uncut = _INSIDE
     effects = True
     since = "1.1"

@@ -29,12 +29,7 @@ MOST_SIZES = 4096
 ALIGNED = (1, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 STEPS = (64, 128, 256, 512)
 SHORTEST_WALK = 128  # a dim that is shorter is not worth walking
-_EXPONENTIALS = frozenset({
-    "exponential", "exponential_minus_one", "log", "log_plus_one", "logistic", "tanh", "power",
-    "chlo.erf", "chlo.erfc", "cosine", "sine", "tan", "atan2", "cbrt",
-})  # fmt: skip
 _NARROW = frozenset(("f16", "bf16", "f8E4M3FN", "f8E5M2", "i8", "ui8"))
-_DIVISIONS = frozenset({"divide", "remainder", "rsqrt", "sqrt"})
 _TASK = 1e-7  # seconds around a task
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 # Of the efficiency of a product of the same size; the second in a tile function whose features are
@@ -406,9 +401,9 @@ class Counter:
 
     def rate(self, op: Op) -> float:
         math = self.machine.math
-        if op.name in _EXPONENTIALS:
+        if op.definition.cost_class == "transcendental":
             return math.exp
-        return math.div if op.name in _DIVISIONS else math.simple
+        return math.div if op.definition.cost_class == "division" else math.simple
 
     def contraction(self, op: Op, size: Any) -> Any:
         """Seconds of a product or a convolution of one task, with bringing its right side in

@@ -24,7 +24,6 @@ from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
 from ...hlo.types import I32, TensorType
 from ..cost.assumed import CONVOLVED_PER_LAUNCH
-from ..fusable import CONTRACTIONS
 from ..passes.encode import Packing
 from ..regions import rewritten
 from ..tiles.implicit import refusal
@@ -74,7 +73,7 @@ def prepared(region: Region) -> tuple[Region, tuple[Value, ...]] | None:
 def sums_one_feature(region: Region) -> bool:
     """Whether a region is a convolution in which a result sums over one input feature, with what is
     computed element by element behind it: its windows are slid over, and it has no matrices."""
-    found = [op for op in region.ops if op.name in CONTRACTIONS]
+    found = [op for op in region.ops if op.definition.pattern == "contract"]
     if len(found) != 1 or found[0].name != "convolution" or found[0].batch_group_count != 1:
         return False
     (main,) = found

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...hlo.deciding import estimating
 from ...hlo.graph import Op, Region
 from ..cost.blocks import BlockCounter, LargestGrain
-from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..tiles.contraction import contraction_group, tilings
 from ..tiles.write import Unwritable
@@ -76,4 +75,4 @@ class Tilings:
 
 def contractions(region: Region) -> list[Op]:
     """The products and convolutions of a region."""
-    return [op for op in region.ops if op.name in CONTRACTIONS]
+    return [op for op in region.ops if op.definition.pattern == "contract"]

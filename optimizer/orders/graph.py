@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from ...hlo.graph import Op, Region, Value
 from ..measure import Scratch, measure_alone, most_of, size_of
 from ..overwriting import Hinders, fills, hindrances
-from ..regions import CONTROL_BODIES, alias_roots, aliases
+from ..regions import alias_roots, aliases
 from ..schedule import INLINE_SPLAT_BYTES, Buffer, read_first
 
 Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)
@@ -301,7 +301,7 @@ def _needs(op: Op, filled: set[Value]) -> list[Value]:
     """What has to be there before an operation begins, operands and captures; values that are
     filled where they are needed are not copied to where a loop starts with them."""
     needed = _needed(op)
-    if op.name in CONTROL_BODIES and not filled.isdisjoint(needed):
+    if op.definition.flow and not filled.isdisjoint(needed):
         first = set(read_first(op))
         return [value for value in needed if value not in filled or value in first]
     return needed
@@ -426,7 +426,7 @@ def _task(
     )
     makes = tuple(known[value] for value in op.results)
     single = [value for value in counted if operands.count(value) == 1 and value not in captured]
-    loop, nested = op.name == "while", op.name in CONTROL_BODIES
+    loop, nested = op.name == "while", op.definition.flow
     over: list[tuple[int, tuple[int, ...]]] = []
     for index, result in enumerate(op.results):
         if result in free or (nested and not loop):

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from ...hlo.build import Builder
 from ...hlo.graph import APPROXIMATE, EXACT, Module, Op, Value
-from ...hlo.precision import CONTRACTIONS
 from ...hlo.types import Element
 from ...hlo.verify import FUSED, Level
 from ..licence import DEFAULT_LICENCES, Ledger, Licence
@@ -70,7 +69,7 @@ class Approximate:
         if op.name not in ("fusion", "kernel_call"):
             return False
         inside = [inner for body in op.regions for inner in body.walk()]
-        products = any(inner.name in CONTRACTIONS for inner in inside)
+        products = any(inner.definition.pattern == "contract" for inner in inside)
         return products and any(self._formula(inner) for inner in inside)
 
     def _formula(self, op: Op) -> Formula | None:

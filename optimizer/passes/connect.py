@@ -24,7 +24,6 @@ from ...hlo.verify import FUSED, Level
 from ..cost.blocks import BlockCounter, LargestGrain, counter_of
 from ..cost.estimate import Counter, Tiling, plans
 from ..cost.model import USABLE, level_of, rates
-from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from ..orders.graph import Role
 from ..overwriting import hinders_of
@@ -177,7 +176,7 @@ class Connect:
     def suited(self, group: TileGroup, others: Sequence[Tiling]) -> list[Tiling]:
         """The fastest tiling for the units of the largest grain, if it is faster than others; a
         contraction alone is done by these wherever they can."""
-        if self.suits is None or not any(op.name in CONTRACTIONS for op in group.ops):
+        if self.suits is None or not any(op.definition.pattern == "contract" for op in group.ops):
             return []
         alone = lone_contraction(group) is not None
         best = others[0].time if others and not alone else math.inf
@@ -250,7 +249,7 @@ def _widens_weight(op: Op) -> bool:
     (body,) = op.regions
     outer = dict(zip(body.arguments, op.operands, strict=True))
     for inner in body.ops:
-        if inner.name not in CONTRACTIONS:
+        if inner.definition.pattern != "contract":
             continue
         for value in inner.operands:
             converted = False

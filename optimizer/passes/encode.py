@@ -21,8 +21,7 @@ from ...hlo.ops.tile_examples import INDEX
 from ...hlo.symbols import SymbolicDim
 from ...hlo.types import TensorType
 from ...hlo.verify import FUSED, Level
-from ..fusable import CONTRACTIONS
-from ..regions import CONTROL_BODIES, inline, rename, rewritten
+from ..regions import inline, rename, rewritten
 
 Move = Callable[[Builder, Value], Value]
 
@@ -132,7 +131,7 @@ class _Encoder:
         placed: dict[str, Value] = {}
         for op in region.ops:
             operands = [mapping.get(value, value) for value in op.operands]
-            if op.name in CONTROL_BODIES:
+            if op.definition.flow:
                 nested = [self.region(rename(body, mapping)) for body in op.regions]
                 new = op.with_operands(operands, nested)
             else:
@@ -150,7 +149,9 @@ class _Encoder:
 
     def fusion(self, op: Op, ops: list[Op], placed: dict[str, Value]) -> Op:
         body = op.regions[0]
-        contraction = next((inner for inner in body.ops if inner.name in CONTRACTIONS), None)
+        contraction = next(
+            (inner for inner in body.ops if inner.definition.pattern == "contract"), None
+        )
         if contraction is None:
             return op
         for number, operand in enumerate(contraction.operands):
@@ -259,7 +260,7 @@ def _only_load(body: Region, number: int) -> _Load | None:
     if len(loads) != 1 or loads[0].name != "tile_load":
         return None
     readers = _readers(body, loads[0].result)
-    if len(readers) != 1 or readers[0].name not in CONTRACTIONS:
+    if len(readers) != 1 or readers[0].definition.pattern != "contract":
         return None
     return _Load(loads[0], readers[0])
 

@@ -30,14 +30,10 @@ from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
 from ..cost.assumed import WORK_PER_BYTE
 from ..fusable import (
-    CONTRACTIONS,
-    COSTLY,
-    EXPENSIVE,
     FOLLOWED,
-    FREE,
-    VIEWS,
     fusable,
     is_splat_constant,
+    keeps_vectors,
     reshape_moves,
     respells,
     trailing_reduction,
@@ -48,7 +44,7 @@ from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_LEAVES = 2  # large values that a chain may read where it is computed again
 LARGE = 4  # a value is large beside another one that is less than so many times its size
-WORK_OF_EXPENSIVE, WORK_OF_COSTLY = 12.0, 4.0  # additions in the time of one of these operations
+WORK = {"transcendental": 12.0, "division": 4.0}  # additions in the time of one operation
 SMALL_FULL_REDUCTION = 1 << 14  # elements; larger ones are split over workers
 
 
@@ -68,11 +64,10 @@ class FusionGroup:
 
 def own_work(op: Op) -> float:
     """What an element of an operation costs, in additions."""
-    if op.name in EXPENSIVE:
-        return WORK_OF_EXPENSIVE
-    if op.name in COSTLY:
-        return WORK_OF_COSTLY
-    return 0.25 if op.definition.pattern == "index" else 1.0
+    definition = op.definition
+    if definition.cost_class in WORK:
+        return WORK[definition.cost_class]
+    return 0.25 if definition.pattern == "index" else 1.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ class _Fuser:
 
     def run(self) -> Region:
         for op in self.region.ops:
-            if op.name in CONTRACTIONS and op not in self.homes:
+            if op.definition.pattern == "contract" and op not in self.homes:
                 self.contract(op)
         for op in self.region.ops:
             self.follow(op)
@@ -245,9 +240,9 @@ class _Fuser:
     def legal(self, op: Op, user: Op, group: FusionGroup) -> bool:
         if len(group.members) >= MAXIMUM_MEMBERS:
             return False
-        if user.name in CONTRACTIONS or self.operand_view(user, group):
+        if user.definition.pattern == "contract" or self.operand_view(user, group):
             # Operands of a contraction are read from memory, but through any view of it.
-            viewed = op.name in VIEWS or widens(op)
+            viewed = op.definition.strided or widens(op)
             return viewed and len(self.uses[op.result]) == 1 and self.even(op, group)
         initial = user.operands[len(user.operands) // 2 :] if user.name == "reduce" else ()
         if any(result in initial for result in op.results):
@@ -263,20 +258,20 @@ class _Fuser:
         if group.kind == "contract":
             root_size = group.roots[0].tensor.size
             small = at_hint(op.result.tensor.size) <= at_hint(root_size)
-            return small and (op.definition.pattern == "elementwise" or op.name in FREE)
+            return small and (op.definition.pattern == "elementwise" or keeps_vectors(op))
         if group.kind == "reduce":
             return True
         return self.affordable(op, group)
 
     def operand_view(self, user: Op, group: FusionGroup) -> bool:
         """Whether `user` is a view that the group's contraction reads an operand through."""
-        if group.kind != "contract" or (user.name not in VIEWS and not widens(user)):
+        if group.kind != "contract" or (not user.definition.strided and not widens(user)):
             return False
         users = self.uses[user.result]
         reader = users[0][0]
         if len(users) != 1 or reader is None or reader not in group.members:
             return False
-        return reader.name in CONTRACTIONS or self.operand_view(reader, group)
+        return reader.definition.pattern == "contract" or self.operand_view(reader, group)
 
     def even(self, op: Op, group: FusionGroup) -> bool:
         """Whether the contraction still sees plain strides: a dimension is merged only after all
@@ -296,7 +291,7 @@ class _Fuser:
     def affordable(self, op: Op, group: FusionGroup) -> bool:
         """A value smaller than the root is computed again for each element it spreads to."""
         size, root = op.result.tensor.size, group.roots[0].tensor.size
-        if op.name not in COSTLY or size * 2 > root or size <= 16:
+        if op.definition.cost_class == "simple" or size * 2 > root or size <= 16:
             return True
         return self.row_scalar(op.result, group)
 
@@ -359,9 +354,9 @@ class _Fuser:
         """Whether computing it in every home beats storing it once."""
         if len(homes) == 1:
             return True
-        if op.name in FREE and op.definition.pattern == "index":
+        if keeps_vectors(op) and op.definition.pattern == "index":
             return True
-        if op.definition.pattern == "reduce" or op.name in FOLLOWED - FREE:
+        if op.definition.pattern == "reduce" or op.name in FOLLOWED and not keeps_vectors(op):
             return False
         leaves = self.leaves[op.result]
         if op.result in leaves:
@@ -384,7 +379,7 @@ class _Fuser:
         where they are stored, or would read too much. Known of all that comes before."""
         for result in op.results:
             self.leaves[result] = frozenset({result})
-        chained = op.definition.pattern == "elementwise" or op.name in FREE
+        chained = op.definition.pattern == "elementwise" or keeps_vectors(op)
         if not chained or not fusable(op) or op in self.homes or self.is_stored(op):
             return
         read = frozenset(leaf for v in op.operands for leaf in self.leaves.get(v, (v,)))
@@ -411,8 +406,9 @@ class _Fuser:
         return any(
             user is None
             or number < 0
-            or not (fusable(user) or user.name in CONTRACTIONS)
-            or (user.name in CONTRACTIONS and op.name not in VIEWS and not widens(op))
+            or not (fusable(user) or user.definition.pattern == "contract")
+            or user.definition.pattern == "contract"
+            and not (op.definition.strided or widens(op))
             for result in op.results
             for user, number in self.uses.get(result, ())
         )

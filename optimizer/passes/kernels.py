@@ -16,7 +16,7 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..kernels.choose import Chooser
 from ..machine import Machine
-from ..regions import CONTROL_BODIES, inline, rename
+from ..regions import inline, rename
 from ..windows import opened
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Kernels:
                     results = inline(b, chosen, _mapped(op.operands, mapping))
             else:
                 nested = [rename(body, mapping) for body in op.regions]
-                if op.name in CONTROL_BODIES:
+                if op.definition.flow:
                     nested = [self.region(body) for body in nested]
                 results = b.append(op.with_operands(_mapped(op.operands, mapping), nested)).results
             pairs = zip(op.results, results, strict=True)

@@ -18,11 +18,10 @@ from ...hlo.verify import INLINED, Level
 from ..counters import counters, proven, ranges, turns
 from ..keys import Keys
 from ..licence import BITWISE, Ledger
-from ..regions import CONTROL_BODIES, rewritten
+from ..regions import rewritten
 from ..rewrite import copied
 from ..stacks import CHEAPLY, formula, repeated, rows
 
-SOURCES = frozenset({"constant", "weight", "iota"})
 CHEAP = frozenset({"constant", "broadcast_in_dim", "reshape"})  # beside elementwise operations
 
 
@@ -48,7 +47,7 @@ class Loops:
     ledger: Ledger = field(default_factory=Ledger, compare=False)
 
     def __call__(self, module: Module) -> Module:
-        if not any(op.name in CONTROL_BODIES for op in module.body.ops):
+        if not any(op.definition.flow for op in module.body.ops):
             return module
         return module.with_main(_Loops(self).region(module.body))
 
@@ -74,7 +73,7 @@ class _Loops:
         ops: list[Op] = []
         for op in region.ops:
             nested = op.regions
-            if op.name in CONTROL_BODIES:
+            if op.definition.flow:
                 nested = tuple(self.region(body) for body in nested)
             self.place(op.with_operands(self.renamed(op.operands), nested), op.results, ops)
         results = self.renamed(region.results)
@@ -251,7 +250,7 @@ class _Loops:
         fixed: list[Op] = []
         for inner in body.ops:
             pure = self.keys.of(inner, inner.operands) is not None
-            if inner.name in CONTROL_BODIES or not pure or not varying.isdisjoint(inner.operands):
+            if inner.definition.flow or not pure or not varying.isdisjoint(inner.operands):
                 varying.update(inner.results)
             else:
                 fixed.append(inner)
@@ -259,7 +258,10 @@ class _Loops:
         needed: dict[Op, None] = {}
         wanted: set[Value] = set()
         for inner in reversed(fixed):
-            if inner.name not in SOURCES and _bytes(inner.results) <= self.options.kept_bytes:
+            if (
+                inner.definition.pattern != "source"
+                and _bytes(inner.results) <= self.options.kept_bytes
+            ):
                 moved.add(inner)
             if inner in moved or any(value in wanted for value in inner.results):
                 needed[inner] = None
@@ -308,7 +310,7 @@ class _Loops:
         shared: list[Op] = []
         for inner in first.ops:
             pure = self.keys.of(inner, inner.operands) is not None
-            alike = pure and inner.name not in CONTROL_BODIES
+            alike = pure and not inner.definition.flow
             given = {stands.get(value, value) for value in inner.operands}
             if alike and everywhere.issuperset(inner.results) and local.isdisjoint(given):
                 shared.append(inner)
@@ -321,7 +323,9 @@ class _Loops:
         wanted = {rows[0][index] for index in equal}
         taken: list[Op] = []
         for inner in reversed(shared):
-            if inner.name not in SOURCES or any(value in wanted for value in inner.results):
+            if inner.definition.pattern != "source" or any(
+                value in wanted for value in inner.results
+            ):
                 taken.append(inner)
                 wanted.update(stands.get(value, value) for value in inner.operands)
         if not taken and not equal:
@@ -359,7 +363,7 @@ class _Loops:
         values = [value for inner in (op, *inside) for value in inner.results]
         choices = (len(op.regions) - 1) * len(op.results)
         if (
-            sum(inner.name not in SOURCES for inner in inside) + choices
+            sum(inner.definition.pattern != "source" for inner in inside) + choices
             > self.options.chosen_operations
             or not all(self.cheap(inner) for inner in inside)
             or not all(_elements(value) <= self.options.chosen_elements for value in values)
@@ -466,7 +470,7 @@ def _size(region: Region) -> int:
     """Operations that compute something, those inside control flow too."""
     count = 0
     for op in region.ops:
-        inner = op.regions if op.name in CONTROL_BODIES else ()
-        count += op.name not in SOURCES
+        inner = op.regions if op.definition.flow else ()
+        count += op.definition.pattern != "source"
         count += sum(_size(body) for body in inner)
     return count

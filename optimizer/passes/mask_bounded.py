@@ -16,6 +16,7 @@ from typing import ClassVar
 from ...hlo.build import Builder
 from ...hlo.errors import GirihError, UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value, signature_of
+from ...hlo.ops import dynamic
 from ...hlo.verify import HLO, INLINED, Level
 from ..licence import BITWISE, Ledger
 from ..masks import control, folds, moves
@@ -28,10 +29,7 @@ NOTE = (
     "too"
 )
 RULES: dict[str, Rule] = {**moves.RULES, **folds.RULES, **control.RULES}
-_STARTS = (
-    "set_dimension_size", "dynamic_broadcast_in_dim", "dynamic_iota", "dynamic_reshape",
-    "real_dynamic_slice", "dynamic_gather", "dynamic_pad",
-)  # fmt: skip
+_STARTS = ("set_dimension_size", *(room.name for room in dynamic.ROOMS))
 
 
 @dataclass(frozen=True)

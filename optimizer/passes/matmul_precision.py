@@ -19,9 +19,8 @@ from ...hlo.interpret import interpret
 from ...hlo.precision import algorithm, is_f32, with_tf32
 from ...hlo.types import BF16, TensorType
 from ...hlo.verify import INLINED, Level
-from ..regions import CONTROL_BODIES, rename
+from ..regions import rename
 
-VIEWS = frozenset({"reshape", "transpose", "broadcast_in_dim", "reverse", "slice"})
 BFLOAT16, TENSORFLOAT32 = "bfloat16", "tensorfloat32"
 
 
@@ -74,7 +73,7 @@ class _Narrower:
         ops: list[Op] = []
         for op in region.ops:
             nested = [rename(body, mapping) for body in op.regions]
-            if op.name in CONTROL_BODIES:
+            if op.definition.flow:
                 nested = [self.region(body) for body in nested]
             operands = [mapping.get(value, value) for value in op.operands]
             wanted = self.wanted(op)
@@ -108,7 +107,7 @@ class _Narrower:
         if found is not None:
             return found
         op = value.op
-        if op is not None and op.name in VIEWS:
+        if op is not None and op.definition.moves in ("whole", "part"):
             inner = self.narrow(op.operands[0], known, ops)
             types = [op.type.with_element(BF16)]
             made = make_op(op.name, [inner], op.attributes, (), types, op.origin)

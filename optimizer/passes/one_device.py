@@ -104,7 +104,7 @@ class _Rewrite:
         operands = [mapping.get(value, value) for value in op.operands]
         if op.name == "async_done":
             return self.futures[op.operands[0]]
-        if op.name not in _INLINED:
+        if op.name not in ("async_start", "sdy.manual_computation"):
             return op.definition.alone(b, op, *operands)
         body = op.regions[0]
         mapping.update(zip(body.arguments, operands, strict=False))
@@ -124,6 +124,3 @@ class _Rewrite:
             mapping.update(zip(op.results, new.results, strict=True))
             b.append(new)
         return [mapping.get(value, value) for value in region.results]
-
-
-_INLINED = ("async_start", "sdy.manual_computation")

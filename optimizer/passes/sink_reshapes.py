@@ -9,7 +9,6 @@ from typing import ClassVar
 from ...hlo.build import make_op
 from ...hlo.graph import Dense, Module, Op, Region, Value, constant_of
 from ...hlo.verify import INLINED, Level
-from ..fusable import CONTRACTIONS
 from ..regions import prune, rename
 
 
@@ -26,7 +25,7 @@ class SinkReshapes:
 
     def region(self, region: Region) -> Region:
         reshaped = any(op.name == "reshape" for op in region.ops)
-        if not reshaped or not any(op.name in CONTRACTIONS for op in region.ops):
+        if not reshaped or not any(op.definition.pattern == "contract" for op in region.ops):
             return region
         return _Sinker(region).run()
 
@@ -52,7 +51,7 @@ class _Sinker:
             regions = [rename(body, self.new) for body in op.regions] if op.regions else ()
             new = self.append(op.with_operands(operands, regions))
             self.new.update(zip(op.results, new.results, strict=True))
-            if op.name in CONTRACTIONS:
+            if op.definition.pattern == "contract":
                 bit = 1 << self.contractions
                 self.contractions += 1
                 self.chain[new.result] = bit

@@ -23,7 +23,7 @@ from typing import ClassVar
 from ...hlo.build import make_op
 from ...hlo.graph import Module, Op, Region, Value, arguments, constant_of, union_origins
 from ...hlo.verify import FUSED, Level
-from ..regions import CONTROL_BODIES, map_bodies, prune, rename
+from ..regions import map_bodies, prune, rename
 from ..windows import SLICE, UPDATE, contiguous, unshaped
 
 
@@ -205,7 +205,7 @@ def _come_before(
         op = stack.pop().op
         if op is None or op in seen or op not in members:
             continue
-        if op is writer or op.definition.effects or op.name in CONTROL_BODIES:
+        if op is writer or op.definition.effects or op.definition.flow:
             return False
         seen.add(op)
         stack += op.operands

@@ -19,8 +19,6 @@ from ..repeats import VIEWS
 from ..rolled import CALL, WEIGHT_BYTES, fresh_copy, is_rolled, on_values
 from . import Pass
 
-PARTS = frozenset({"slice", "dynamic_slice", "gather"})
-
 
 @dataclass(frozen=True)
 class Unroll:
@@ -72,7 +70,10 @@ def _is_open(module: Module) -> bool:
                 return True
             for value in op.results:
                 users = [user for user, _ in uses.get(value, ())]
-                if all(user is not None and user.name in PARTS for user in users):
+                if all(
+                    user is not None and user.definition.moves in ("part", "indexed")
+                    for user in users
+                ):
                     return True
     return False
 

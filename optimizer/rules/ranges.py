@@ -16,9 +16,6 @@ Range = tuple[int, int]  # inclusive
 
 DEPTH = 12  # operations that a proof looks through
 LARGEST = 1 << 16  # elements of a constant that are looked at
-MOVES = frozenset(
-    {"broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "dynamic_slice", "gather"}
-)
 
 
 def limits(element: ElementType) -> Range:
@@ -54,7 +51,7 @@ def _interval(op: Op, b: Rewriter, depth: int) -> Range | None:
     if name == "iota":
         size = op.type.dims[op.iota_dimension]
         return (0, max(size - 1, 0)) if isinstance(size, int) else None
-    if name in MOVES:
+    if op.definition.moves:
         return interval(op.operands[0], b, depth)
     if name in ("concatenate", "pad"):
         return _union(*(interval(operand, b, depth) for operand in op.operands))

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ...hlo.graph import Op, Value
+from ...hlo.ops import DEFINITIONS
 from ...hlo.types import F32, I32, TensorType
-from ..fold import MOVES, compact
+from ..fold import compact
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import groups, inverse, made_by, map_of_ones
@@ -26,6 +27,9 @@ SCALAR = TensorType((), F32)
 
 
 # Constants and broadcasts.
+
+
+_MOVES = sorted(one.name for one in DEFINITIONS if one.moves)
 
 
 def _splat_examples() -> Iterator[Example]:
@@ -45,7 +49,7 @@ def _splat_examples() -> Iterator[Example]:
     yield example("not a splat", [ROW], lambda b, x: b.broadcast(x, (2, 3), (1,)), fires=False)
 
 
-@structural("move-of-splat", *sorted(MOVES), examples=_splat_examples)
+@structural("move-of-splat", *_MOVES, examples=_splat_examples)
 def move_of_splat(op: Op, b: Rewriter) -> Value | None:
     """move(splat) -> splat"""
     number = b.scalar(op.operands[0])

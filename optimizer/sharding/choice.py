@@ -35,7 +35,6 @@ from .value_costs import Array, Improvement, Numbers, ValueCost, ValueUse
 
 USUAL_TURNS = 8  # of a loop, where data decides
 ANSWERS = 2  # of messages, that are compared where uses share what is brought to them
-_KERNELS = ("kernel_call", "foreign_call")
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class ChoiceGraph:
                 self._operation(op, times)
 
     def _operation(self, op: Op, times: float) -> None:
-        if op.name in _KERNELS and any(map(_is_cut, map(self.lying, op.operands))):
+        if op.definition.pattern == "kernel" and any(map(_is_cut, map(self.lying, op.operands))):
             require_contract(op)
         said = tuple(self.only(self.lying(value)) for value in (*op.operands, *op.results))
         node = ChoiceNode(op, times, len(self.nodes), said)

@@ -10,11 +10,6 @@ from __future__ import annotations
 from ...hlo.graph import Op, Value, repeated_constant
 from ...hlo.sharding import MAX, MIN, SUM
 
-_MOVES = frozenset(("broadcast", "broadcast_in_dim", "reshape", "reverse", "slice", "transpose"))
-_LINEAR = _MOVES | {"negate", "real", "imag"}
-_PRODUCTS = frozenset(("multiply", "dot", "dot_general", "convolution"))
-_TOGETHER = frozenset(("add", "subtract", "concatenate"))
-
 TAKERS = frozenset(("dynamic_slice",))
 """What they take of a dim that each device needs all of is a sum where the dim is cut: a device has
 the elements that lie in its block, and zeros for the others."""
@@ -25,7 +20,7 @@ def carriers(op: Op, fold: str) -> list[frozenset[int]]:
     the results are."""
     everything = frozenset(range(len(op.operands)))
     name = op.name
-    if name in _MOVES or name == "concatenate":
+    if op.definition.moves in ("whole", "part") or name == "concatenate":
         return [everything]
     if name == "select":
         return [frozenset((1, 2))]
@@ -35,9 +30,9 @@ def carriers(op: Op, fold: str) -> list[frozenset[int]]:
         return [frozenset((0,))]
     if fold != SUM:
         return [everything] if name == {MAX: "maximum", MIN: "minimum"}[fold] else []
-    if name in _LINEAR or name in _TOGETHER:
+    if op.definition.linear == "together":
         return [everything]
-    if name in _PRODUCTS:
+    if op.definition.linear == "separately":
         return [frozenset((0,)), frozenset((1,))]
     if name == "divide" and op.operands[0].element.is_float:
         return [frozenset((0,))]

@@ -18,7 +18,7 @@ from ...hlo.build import Builder, build_region
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.ops.rooted import ProcessNumber
 from ...hlo.types import TensorType
-from ..regions import CONTROL_BODIES, map_bodies, rename
+from ..regions import map_bodies, rename
 from .timeline import Costs, sends
 
 
@@ -42,7 +42,7 @@ def overlapped(module: Module, costs: Costs, memory: int | None = None) -> Modul
 
 def _is_fixed(op: Op) -> bool:
     """Whether an operation's place among others means something."""
-    if op.name in CONTROL_BODIES or sends(op) or isinstance(op.definition, ProcessNumber):
+    if op.definition.flow or sends(op) or isinstance(op.definition, ProcessNumber):
         return False
     return op.definition.effects or op.definition.communicates
 

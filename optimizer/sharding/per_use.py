@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from ...hlo.graph import Module, Op, Region, Value
 
-_SOURCES = frozenset({"constant", "iota"})
 _VIEWS = frozenset({"broadcast_in_dim", "broadcast", "reshape", "slice"})
 
 
@@ -63,7 +62,7 @@ class _Copies:
         return Region(region.arguments, flat, results)
 
     def _is_constant(self, op: Op) -> bool:
-        if op.name in _SOURCES:
+        if op.name in ("constant", "iota"):
             return True
         kept = op.definition.pattern == "elementwise" and not op.definition.effects
         return (

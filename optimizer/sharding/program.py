@@ -19,10 +19,6 @@ from .parts import without_units
 
 Rule = Callable[[Op], Factors | None]
 
-LOOPS = frozenset({"while"})
-BRANCHES = frozenset({"if", "case"})
-FLOW = LOOPS | BRANCHES | {"optimization_barrier", "sdy.manual_computation"}
-"""Operations whose values are joined by edges."""
 
 _OP_PRIORITY = {
     "reshape": OpPriority.PASSAGE,
@@ -129,7 +125,7 @@ class _ProgramReader:
         return tensor
 
     def op(self, op: Op, block: int) -> None:
-        if op.name in FLOW:
+        if has_edges(op):
             self.flow(op, block)
             return
         if op in self.results:
@@ -172,7 +168,7 @@ class _ProgramReader:
         for body in op.regions:
             self.body(op, body, ends, block)
         if not manual:
-            shared = op.operands if op.name not in BRANCHES else ()
+            shared = op.operands if op.definition.flow != "branch" else ()
             for number, value in enumerate(op.operands):
                 edge = ends[number] if number < len(shared) else None
                 self.source(value, edge, block)
@@ -186,7 +182,7 @@ class _ProgramReader:
     def body(self, op: Op, body: Region, ends: Sequence[NetworkStep], block: int) -> None:
         starts: list[NetworkStep] = []
         for number, value in enumerate(body.arguments):
-            if op.name in LOOPS:
+            if op.definition.flow == "loop":
                 outer = self.tensors[op.results[number]]
                 self.tensors[value] = inner = None if outer is None else NetworkTensor(outer.place)
                 if outer is not None and inner is not None:
@@ -258,8 +254,16 @@ class _ProgramReader:
         return tensor
 
 
+def has_edges(op: Op) -> bool:
+    """Whether its values are joined by edges."""
+    return bool(op.definition.flow) or op.name in (
+        "optimization_barrier",
+        "sdy.manual_computation",
+    )
+
+
 def _is_condition(op: Op, body: Region) -> bool:
-    return op.name in LOOPS and body is op.regions[0]
+    return op.definition.flow == "loop" and body is op.regions[0]
 
 
 def _of_result(op: Op, body: Region) -> bool:

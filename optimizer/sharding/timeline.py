@@ -23,7 +23,6 @@ from ...hlo.ops.rooted import CollectivePermute, ProcessNumber
 from ...hlo.sharding import Mesh
 from ...hlo.types import TensorType
 from ..counters import counters, turns
-from ..regions import CONTROL_BODIES
 from .interconnect import USUAL, Interconnect, Link, seconds, slowest
 
 MAXIMUM_TURNS = 64
@@ -71,7 +70,7 @@ class Costs:
         if found is None:
             if sends(op):
                 found = self.call(op)
-            elif op.name in CONTROL_BODIES:
+            elif op.definition.flow:
                 found = _Clock(self).alone(op)
             else:
                 found = self.kernel(op)

@@ -16,7 +16,6 @@ from ...hlo.graph import Op, Region, Value
 from ...hlo.symbols import Dim, SymbolicDim
 from ..cost.blocks import BlockCounter
 from ..cost.estimate import Tiling, priced
-from ..fusable import CONTRACTIONS
 from ..machine import Machine
 from .build import TileGroup, build_kernel, make_group
 from .implicit import boxes, build_implicit, group_features, pixel_dims, refusal, step_of
@@ -51,7 +50,7 @@ _OF_LARGEST = ContractionSides((128, 64, 256, 192), _WIDE, (128, 64, 256), _WIDE
 def contraction_group(region: Region) -> tuple[TileGroup, Op]:
     """A region around one contraction as a group, and the contraction in it; Unwritable, with the
     reason, where that has no tiles."""
-    mains = [op for op in region.ops if op.name in CONTRACTIONS]
+    mains = [op for op in region.ops if op.definition.pattern == "contract"]
     if len(mains) != 1:
         raise Unwritable(f"{len(mains)} contractions in one kernel")
     unwritable = [op for op in region.ops if not writable(op)]
@@ -72,7 +71,7 @@ def contraction_group(region: Region) -> tuple[TileGroup, Op]:
 def lone_contraction(group: TileGroup) -> Op | None:
     """The contraction of a group that has one, and no reduction; None in others."""
     found = [op for op in group.ops if op.definition.pattern in ("contract", "reduce")]
-    return found[0] if len(found) == 1 and found[0].name in CONTRACTIONS else None
+    return found[0] if len(found) == 1 and found[0].definition.pattern == "contract" else None
 
 
 def tilings(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Tiling]:

@@ -32,12 +32,10 @@ from ...hlo.deciding import at_hint
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Value, constant_of
 from ...hlo.interpret import Interpreter
+from ...hlo.ops import find
 from ...hlo.ops.bodies import monoid
 from ...hlo.symbols import Dim
 from .access import access_of
-
-# Reductions whose result so far is a valid stand-in for the final one while walking.
-_IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
 
 class Factor(NamedTuple):
@@ -242,7 +240,7 @@ class _Analysis:
         """Whether the value may be used while walking, from what was seen so far."""
         stage = self.stage(value)
         if stage is StreamStage.FOLD:
-            return folding_of(value.op) in _IDEMPOTENT and value not in self.forms
+            return _is_idempotent(value.op) and value not in self.forms
         return stage in (StreamStage.BEFORE, StreamStage.RUNNING)
 
     def fold(self, op: Op) -> bool:
@@ -383,6 +381,12 @@ def folding_of(op: Op | None) -> str | None:
     if op.name == "reduce":
         return monoid(op.regions[0]) if len(op.operands) == 2 else None
     return "add"
+
+
+def _is_idempotent(op: Op | None) -> bool:
+    """Whether a result so far is a valid stand-in for the final one while walking."""
+    name = folding_of(op)
+    return name is not None and find(name).idempotent
 
 
 def _restarts(op: Op) -> bool:

@@ -26,7 +26,6 @@ from ..fold import Folder
 from ..licence import Ledger
 from ..regions import rewritten
 
-_MOVES = frozenset({"broadcast_in_dim", "reshape", "transpose"})
 _NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 _NEUTRAL_BEHIND = {"subtract": 0.0, "divide": 1.0}
 _REFLEXIVE = frozenset(("EQ", "GE", "LE"))
@@ -197,8 +196,9 @@ class _KnownFacts:
     def fact(self, op: Op) -> _Fact:
         facts = [self.of(value) for value in op.operands]
         numbers = [fact.number for fact in facts]
-        if op.name in _MOVES:
-            same = op.result.dims == op.operands[0].dims and op.name != "transpose"
+        if op.definition.moves == "whole":
+            orders = op.name in ("transpose", "reverse")
+            same = op.result.dims == op.operands[0].dims and not orders
             return facts[0] if same else facts[0]._replace(carried=None)
         if op.name == "select" and numbers[0] is not None:
             return facts[1] if numbers[0] else facts[2]

@@ -15,7 +15,6 @@ from ....hlo.build import Builder
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
-from ....optimizer.fusable import CONTRACTIONS
 from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
 from . import stream, winograd
@@ -128,7 +127,7 @@ def packing_for(
     is a weight; None = as it is. `reassociates` allows forms whose sums round differently.
     `streams`: few rows may have an order of their own; False: that of many rows."""
     if op.name == "fusion":
-        op = next(inner for inner in op.regions[0].ops if inner.name in CONTRACTIONS)
+        op = next(inner for inner in op.regions[0].ops if inner.definition.pattern == "contract")
     weight = op.operands[1]
     if op.name == "convolution" and weight.element.name in ("f32", "f64"):
         depthwise = _depthwise_packing(op)

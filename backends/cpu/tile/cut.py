@@ -18,9 +18,6 @@ from ....optimizer.regions import extract, inline
 from ...llvm import arithmetic
 from . import columns
 
-CONTROL = frozenset({"tile_for", "while", "if", "case"})
-STORES = frozenset({"tile_store", "tile_scatter"})
-
 
 @dataclass(eq=False)
 class BodyStep:
@@ -188,10 +185,10 @@ class Cutter:
         return block
 
     def _kind(self, op: Op) -> str:
-        if op.name in CONTROL:
+        if op.definition.flow or op.name == "tile_for":
             return "control"
         if op.name in MEMORY_OPS:
-            return "store" if op.name in STORES else "load"
+            return "store" if op.definition.stores else "load"
         plain = op.name in ("tile_bound", "tile_id") or self._native_op(op)
         return "scalar" if plain else "tile"
 

@@ -28,8 +28,6 @@ from ....optimizer.tiles.access import access_of
 from .windows import WindowFacts, offsets_of
 
 _WINDOWS = frozenset({"tile_load", "tile_store"})
-_KEPT = frozenset({"tile_bound", "tile_id"})  # operations without tiles
-_IDEMPOTENT = frozenset({"maximum", "minimum", "and", "or"})
 
 
 class PartialDim(NamedTuple):
@@ -127,7 +125,7 @@ class _Classes:
                     self.fix(op.results)
             elif op.regions and op.name != "reduce":
                 return False
-            elif op.name not in _KEPT:
+            elif op.name not in ("tile_bound", "tile_id"):  # scalars
                 self.operation(op)
         return True
 
@@ -237,7 +235,7 @@ class _Classes:
         if name is None or start is None or op.operands[0].element.is_complex:
             return False
         number = start.splat_value
-        twice = name in _IDEMPOTENT or name == "add" and number == 0
+        twice = find(name).idempotent or name == "add" and number == 0
         return (twice or name == "multiply" and number == 1) and self.holds(
             op.operands[0], root, number
         )
@@ -255,9 +253,9 @@ class _Classes:
             if self.implies(op.operands[0], root) and self.holds_all(op.operands[2], number):
                 return True
             return all(self.holds(one, root, number) for one in op.operands[1:])
-        moves = ("reshape", "transpose", "broadcast_in_dim")
         wider = op.name == "convert" and value.element.is_float and op.operands[0].element.is_float
-        return (op.name in moves or wider) and self.holds(op.operands[0], root, number)
+        moves = op.definition.moves == "whole" and op.name != "reverse"
+        return (moves or wider) and self.holds(op.operands[0], root, number)
 
     def holds_all(self, value: Value, number: Any) -> bool:
         dense = constant_of(value)

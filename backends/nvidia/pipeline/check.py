@@ -11,8 +11,6 @@ from ..frame import Unfit
 from .roles import through
 from .work import COLUMN, PipelineWork, Roles, is_row, part_of
 
-_FOLDS = frozenset({"add", "maximum", "minimum", "multiply", "and", "or"})
-
 
 class Check:
     """Walks everything that is stored or carried, with the role of each dim, and refuses what the
@@ -98,7 +96,7 @@ def supported(work: PipelineWork, value: Value, roles: Roles) -> list[tuple[Valu
 
 
 def _reduced(op: Op, roles: Roles) -> list[tuple[Value, Roles]]:
-    if len(op.operands) != 2 or monoid(op.regions[0]) not in _FOLDS:
+    if len(op.operands) != 2 or monoid(op.regions[0]) in (None, "xor"):
         raise Unfit("a reduction of several operands or by a function of its own")
     inner = through(op, roles, False)
     if any(is_row(inner[dim]) for dim in op.dimensions):

@@ -25,7 +25,11 @@ from .shared import CHUNK
 ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
 MOST_ELEMENTS = 64  # of a tile, before a block gets more than THREADS threads
 THREADS = 256
-_MOVES = frozenset({"reshape", "transpose"})
+
+
+def moves_dims(op: Op) -> bool:
+    """Whether each element of the operand is one of the result's."""
+    return op.name in ("reshape", "transpose")
 
 
 def is_elementwise(op: Op) -> bool:
@@ -201,7 +205,7 @@ class Assignment:
 
     def _moves(self, op: Op) -> bool:
         """Whether a copy of a window to shared memory has done what an operation does."""
-        return op.name in _MOVES or op in self._strided
+        return moves_dims(op) or op in self._strided
 
     @cached_property
     def _strided(self) -> frozenset[Op]:
@@ -242,7 +246,7 @@ class Assignment:
             or op.name in ("iota", "broadcast_in_dim")
         ):
             pass
-        elif op.name in _MOVES:
+        elif moves_dims(op):
             self._move(op)
         elif op.name == "reduce":
             self._reduce(op)

@@ -29,7 +29,7 @@ from ..launch import KernelMemory
 from ..raster import Raster, raster
 from ..target import NvidiaTarget
 from .analysis import Facts, OperandSource
-from .assign import Assignment, is_elementwise
+from .assign import Assignment, is_elementwise, moves_dims
 from .block import KernelBlock, along_grid
 from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout, way
@@ -159,7 +159,7 @@ class Emitter:
             return op.attributes["value"].is_splat
         if op.name in ("iota", "broadcast_in_dim"):
             return True
-        if op.name in ("reshape", "transpose"):
+        if moves_dims(op):
             return op.result not in self.assignment.tile_layouts
         return is_elementwise(op) and op.result not in self.assignment.tile_layouts
 

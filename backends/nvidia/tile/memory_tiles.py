@@ -36,7 +36,6 @@ from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
 
 THREADS = 512  # of a block
 BLOCKS = 2  # of a multiprocessor, where they need scratch
-_CONTRACTIONS = ("dot_general", "convolution")
 
 
 class Room:
@@ -156,14 +155,16 @@ class _Resident:
         """Whether a formula is computed once, as it is read many times."""
         uses = region.uses.get(op.result, ())
         often = len(uses) > 1 or any(
-            number < 0 or user is not None and user.name in (*_CONTRACTIONS, "broadcast_in_dim")
+            number < 0
+            or user is not None
+            and (user.definition.pattern == "contract" or user.name == "broadcast_in_dim")
             for user, number in uses
         )
         return often and weight(op) > 0
 
     def single(self, op: Op) -> None:
         """An operation that is no formula of elements."""
-        if op.name in _CONTRACTIONS:
+        if op.definition.pattern == "contract":
             for value in op.operands:
                 self.lowering.stored(value)
         count, instead = len(self.worker.taken), simpler(op)

@@ -15,7 +15,7 @@ from girih.hlo.factors import Factors
 from girih.hlo.graph import Op, Region, Value
 from girih.hlo.parse import parse_module
 from girih.hlo.sharding import Sharding, parse_sharding
-from girih.optimizer.sharding.program import FLOW
+from girih.optimizer.sharding.program import has_edges
 from girih.optimizer.sharding.propagated import Propagated, propagate
 from girih.optimizer.sharding.propagation import EVERYTHING, PropagationOrder
 
@@ -70,7 +70,7 @@ def _ops(region: Region, body: Region) -> Iterator[Op]:
         if op.name == "sharding_constraint" and op.stated == "result" and op in body.ops:
             continue  # the oracle says it at the function's result
         yield op
-        for inner in op.regions if op.name in FLOW else ():
+        for inner in op.regions if has_edges(op) else ():
             yield from _ops(inner, body)
 
 
