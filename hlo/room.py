@@ -110,8 +110,9 @@ class OpDefinition:
     """Everything about one operation; one instance per operation name.
 
     `pattern` tells the optimizer what kind of access it has: elementwise, index, reduce, contract,
-    source, control, opaque; kernel and tile in
-    tile functions. `effects` forbids removing, merging and reordering.
+    source, control, opaque; kernel and tile in tile functions. `effects` forbids removing, merging
+    and reordering. `moves`: "whole" where each element of operand 0 is in the result, "part" where
+    attributes say which are, "indexed" where other operands do.
     """
 
     name: ClassVar[str] = ""
@@ -125,9 +126,7 @@ class OpDefinition:
     sealed: ClassVar[bool] = False  # regions are kernels: passes over programs leave them alone
     communicates: ClassVar[bool] = False  # evaluate needs the `process` that it runs on
     cost_class: ClassVar[str] = "simple"  # of an element; or "division", "transcendental"
-    moves: ClassVar[str] = (
-        ""  # results are elements of operand 0: "whole", "part", "indexed" by others
-    )
+    moves: ClassVar[str] = ""  # results hold elements of operand 0: "whole", "part", "indexed"
     strided: ClassVar[bool] = False  # the result is operand 0, or a part, at other strides
     linear: ClassVar[str] = ""  # in operands "together", or in each alone ("separately")
     flow: ClassVar[str] = ""  # its regions are programs: "loop" or "branch"

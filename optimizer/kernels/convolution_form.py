@@ -158,11 +158,8 @@ class _ConvolutionForm:
 
     def laid(self, value: Value, order: Sequence[int]) -> Value:
         """transpose(value, order), of what lies in memory."""
-        moved = tuple(order)
-        while value.op is not None and value.op.name == "transpose":
-            moved = tuple(value.op.permutation[d] for d in moved)
-            value = value.op.operands[0]
-        return value if moved == tuple(range(len(moved))) else self.b.transpose(value, moved)
+        source, dims = stored(value)
+        return self.b.transpose(source, [dims[d] for d in order])
 
     def convolution(
         self,

@@ -9,6 +9,7 @@ from ....hlo.deciding import current, decided_by
 from ....hlo.graph import Region, Value
 from ....hlo.offsets import Offset
 from ....hlo.symbols import Atom, Dim, SymbolicDim, symbols_of
+from ....optimizer.windows import unshaped
 from ... import llvm
 from .control import fresh
 from .cut import BodyBlock, Cutter
@@ -162,7 +163,7 @@ class Parting:
         if place.view is None:
             return place
         assert self.found is not None
-        window = _behind_reshapes(old)
+        window = unshaped(old)
         if window.op is None or window.op.name != "tile_load":
             return ValuePlace(self.driver.dense(old, scope))
         sizes = self.found.values[window].dims
@@ -184,12 +185,6 @@ class Parting:
             target = ValuePlace(driver.take(new, inner))
         driver.copy(target.pointer, source, new)
         scope.places[old] = target
-
-
-def _behind_reshapes(value: Value) -> Value:
-    while value.op is not None and value.op.name == "reshape":
-        value = value.op.operands[0]
-    return value
 
 
 def _blocks(block: BodyBlock) -> Iterator[BodyBlock]:
