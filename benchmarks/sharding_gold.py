@@ -29,9 +29,10 @@ from girih.frontends.stablehlo.write_text import document_text
 from girih.hlo.factor_text import parse_factors
 from girih.hlo.factors import Factors
 from girih.hlo.graph import Module, Op, Region, Value
+from girih.hlo.ops import find, known
 from girih.hlo.sharding import DimSharding, Sharding, replicated
 from girih.hlo.text import print_module
-from girih.optimizer.sharding.program import FLOW
+from girih.optimizer.sharding.program import has_edges
 from girih.optimizer.sharding.propagated import Propagated, propagate
 from models.sharded import sharded_models
 from sharding_programs import program
@@ -44,7 +45,7 @@ def order_of(region: Region, everything: bool = True) -> Iterator[Op]:
     """Operations, owners before what is inside; or only those whose values can be cut."""
     for op in region.ops:
         yield op
-        for body in op.regions if everything or op.name in FLOW else ():
+        for body in op.regions if everything or has_edges(op.definition) else ():
             yield from order_of(body, everything)
 
 
@@ -68,7 +69,8 @@ def _cut(op: Any) -> Iterator[Any]:
     if op.name in RESULTS:
         return
     yield op
-    if {op.name, op.name.removeprefix("stablehlo.")} & FLOW:
+    name = op.name.removeprefix("stablehlo.")
+    if known(name) and has_edges(find(name)):
         for region in op.regions:
             for inner in region.blocks[0].operations:
                 yield from _cut(inner.operation)

@@ -19,6 +19,7 @@ import numpy as np
 from .assumptions import Assumptions
 from .dense import Dense
 from .errors import CompilerBug
+from .op_attributes import OpAttributes
 from .sharding import Mesh
 from .signature import Signature
 from .sizes import SizeConstraint, Symbol
@@ -103,7 +104,7 @@ class Value:
         return f"<{source}#{self.index} {self.type}>"
 
 
-class Op:
+class Op(OpAttributes):
     """One operation. `op.dimension` is short for its attribute, `op.lhs` for its operand."""
 
     __slots__ = ("definition", "name", "operands", "attributes", "regions", "results", "origin")
@@ -147,13 +148,15 @@ class Op:
         """What a message about it begins with: "model.py:41: ", or "" where that is unknown."""
         return next((f"{origin}: " for origin in self.origin if origin.file or origin.name), "")
 
-    def __getattr__(self, name: str) -> Any:
-        # Reached only where no slot or property of that name exists.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name in self.attributes:
-            return self.attributes[name]
-        return self.definition.part(self, name)
+    if not TYPE_CHECKING:  # which goes by OpAttributes
+
+        def __getattr__(self, name: str) -> Any:
+            # Reached only where no slot or property of that name exists.
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if name in self.attributes:
+                return self.attributes[name]
+            return self.definition.part(self, name)
 
     def with_operands(self, operands: Sequence[Value], regions: Sequence[Region] = ()) -> Op:
         """The same operation on other operands (and regions); itself if nothing differs."""

@@ -10,6 +10,7 @@ from ...hlo.factors import Factors
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.ops import find, known
 from ...hlo.ops.manual import axis_of, mesh_of, whole_shardings
+from ...hlo.room import OpDefinition
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
 from .constraints import Demand, apply_demands, unite_groups
@@ -125,7 +126,7 @@ class _ProgramReader:
         return tensor
 
     def op(self, op: Op, block: int) -> None:
-        if has_edges(op):
+        if has_edges(op.definition):
             self.flow(op, block)
             return
         if op in self.results:
@@ -254,12 +255,10 @@ class _ProgramReader:
         return tensor
 
 
-def has_edges(op: Op) -> bool:
-    """Whether its values are joined by edges."""
-    return bool(op.definition.flow) or op.name in (
-        "optimization_barrier",
-        "sdy.manual_computation",
-    )
+def has_edges(definition: OpDefinition) -> bool:
+    """Whether the values of such an operation are joined by edges."""
+    names = ("optimization_barrier", "sdy.manual_computation")
+    return bool(definition.flow) or definition.name in names
 
 
 def _is_condition(op: Op, body: Region) -> bool:

@@ -247,10 +247,9 @@ def test_reshapes(source: list[int], data: Any) -> None:
     )
     factors = factors_of(made)
     assert factors is not None
-    for value, dims in zip((made.op.operand, made.op), (*factors.tensors,), strict=True):
-        sizes = value.dims if value is made.op.operand else made.op.type.dims
+    for value, dims in zip((made.op.operand, made.op.result), (*factors.tensors,), strict=True):
         products = [math.prod(factors.factors[n].size for n in dim) for dim in dims]
-        assert products == list(sizes)
+        assert products == list(value.dims)
     for number in factors.of_kind(FactorKind.PASS):
         check(made, factors, number)
 

@@ -70,7 +70,7 @@ def _ops(region: Region, body: Region) -> Iterator[Op]:
         if op.name == "sharding_constraint" and op.stated == "result" and op in body.ops:
             continue  # the oracle says it at the function's result
         yield op
-        for inner in op.regions if has_edges(op) else ():
+        for inner in op.regions if has_edges(op.definition) else ():
             yield from _ops(inner, body)
 
 
