@@ -257,8 +257,8 @@ class _ProgramReader:
 
 def has_edges(definition: OpDefinition) -> bool:
     """Whether the values of such an operation are joined by edges."""
-    names = ("optimization_barrier", "sdy.manual_computation")
-    return bool(definition.flow) or definition.name in names
+    passage = definition.name in ("optimization_barrier", "sdy.manual_computation")
+    return passage or bool(definition.flow)
 
 
 def _is_condition(op: Op, body: Region) -> bool:
