@@ -228,29 +228,39 @@ def index_vectors(indices: Any, vector_dim: int) -> Any:
     return np.moveaxis(indices, vector_dim, -1)
 
 
-def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
-    """Fancy indexing: one index array per operand dimension, batch dims first, then offsets."""
+def slice_starts(o: Op, dims: Sequence[int], indices: Any, sizes: Sequence[int]) -> list[Any]:
+    """Where slices of an array of such dims begin in each of these: integers over the batch dims,
+    or over dims of size 1 in their place."""
     vectors = index_vectors(indices, o.index_vector_dim)
     batch = vectors.shape[:-1]
+    # a batching dim of start_indices counts the index vector's dim, which is gone here
+    batching = [d - (d > o.index_vector_dim) for d in o.start_indices_batching_dims]
+    starts: list[Any] = []
+    for d, (dim, size) in enumerate(zip(dims, sizes, strict=True)):
+        lines: Any = np.zeros((1,) * len(batch), np.int64)
+        if d in o.start_index_map:
+            last = dim - (1 if d in o.collapsed_slice_dims else size)  # a collapsed dim has 1 place
+            lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, last)
+        elif d in o.operand_batching_dims:
+            axis = batching[o.operand_batching_dims.index(d)]
+            lines = along(np.arange(batch[axis]), axis, len(batch))
+        starts.append(lines)
+    return starts
+
+
+def gathered(o: Op, x: Any, indices: Any, sizes: Sequence[int]) -> Any:
+    """Fancy indexing: one index array per operand dimension, batch dims first, then offsets."""
+    batch = [d for axis, d in enumerate(np.shape(indices)) if axis != o.index_vector_dim]
     kept = [
         d
         for d in range(x.ndim)
         if d not in o.collapsed_slice_dims and d not in o.operand_batching_dims
     ]
-    # a batching dim of start_indices counts the index vector's dim, which is gone here
-    batching = [d - (d > o.index_vector_dim) for d in o.start_indices_batching_dims]
     index: list[Any] = []
-    for d, (dim, size) in enumerate(zip(x.shape, sizes, strict=True)):
-        lines: Any = np.zeros((1,) * len(batch), np.int64)
-        if d in o.start_index_map:
-            last = dim - (size if d in kept else 1)  # a collapsed dim is read at one place
-            lines = np.clip(vectors[..., o.start_index_map.index(d)], 0, last)
-        elif d in o.operand_batching_dims:
-            axis = batching[o.operand_batching_dims.index(d)]
-            lines = along(np.arange(batch[axis]), axis, len(batch))
+    for d, lines in enumerate(slice_starts(o, x.shape, indices, sizes)):
         lines = lines.reshape(lines.shape + (1,) * len(kept))
         if d in kept:
-            lines = lines + along(np.arange(size), kept.index(d), len(kept))
+            lines = lines + along(np.arange(sizes[d]), kept.index(d), len(kept))
         index.append(lines)
     shape = (*batch, *(sizes[d] for d in kept))
     if 0 in shape:

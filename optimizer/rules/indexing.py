@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...hlo.graph import Op, Value
+from ...hlo.ops.indexing import along, slice_places, slice_starts
 from ...hlo.types import F32, I32, TensorType
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
@@ -236,6 +237,23 @@ def _gather_examples() -> Iterator[Example]:
             slice_sizes=(1, 1),
         ),
     )  # fmt: skip
+    starts = TensorType((2, 1), I32)
+    for name, dim, sizes, offsets, fires in (
+        ("pairs of rows", 0, (2, 4), (1, 2), True),
+        ("rows of pairs", 0, (2, 4), (0, 2), False),
+        ("columns", 1, (6, 1), (1, 2), False),
+        ("halves of columns", 1, (6, 2), (1, 2), False),
+    ):
+        yield example(
+            name,
+            [A],
+            lambda b, x, dim=dim, sizes=sizes, offsets=offsets: b(
+                "gather", x, b.constant([[1], [1 + sizes[dim]]], starts), offset_dims=offsets,
+                collapsed_slice_dims=(), start_index_map=(dim,), index_vector_dim=1,
+                slice_sizes=sizes,
+            ),
+            fires=fires,
+        )  # fmt: skip
 
 
 LARGEST_INDEX = 1 << 16  # elements of a gather whose places are looked at
@@ -285,26 +303,27 @@ def _one_slice(op: Op, b: Rewriter) -> Value:
 
 
 def _first_of_run(op: Op, index: np.ndarray[Any, Any]) -> int | None:
-    """The row-major place of the first element read, if the others follow it one by one."""
-    x = op.operands[0].tensor
-    if x.size <= 1 << 22 and op.type.size <= 1 << 22:
-        numbers = np.arange(x.size, dtype=np.int64).reshape(x.dims)
-        places = np.asarray(op.definition.evaluate(op, numbers, index)).reshape(-1)
-        return int(places[0]) if _counts_up(places) else None
-    # Large tables: whole rows along the first dimension.
-    if op.start_index_map != (0,) or op.operand_batching_dims or op.slice_sizes[0] != 1:
+    """The row-major place of the first element read, if the others follow it one by one: an
+    element's place is the sum of what its slice and its offset in that say, so each is asked alone.
+    """
+    x, dims = op.operands[0].tensor, op.type.dims
+    places, strides = _row_major(dims), _row_major(x.dims)
+    inner = slice_places(x.rank, op.collapsed_slice_dims, op.operand_batching_dims, op.offset_dims)
+    if any(dims[d] > 1 and places[d] != strides[axis] for d, axis in inner.items()):
         return None
-    if tuple(op.slice_sizes[1:]) != x.dims[1:]:
-        return None
-    batch = [d for d in range(op.type.rank) if d not in op.offset_dims and op.type.dims[d] != 1]
-    if any(d > k for d in batch for k in op.offset_dims if op.type.dims[k] != 1):
-        return None
-    rows = np.clip(index.reshape(-1).astype(np.int64), 0, x.dims[0] - 1)
-    return int(rows[0]) * math.prod(x.dims[1:]) if _counts_up(rows) else None
+    batch = [d for d in range(op.type.rank) if d not in inner]
+    expected = sum(
+        along(np.arange(dims[d]) * places[d], n, len(batch)) for n, d in enumerate(batch)
+    )
+    starts = slice_starts(op, x.dims, index, op.slice_sizes)
+    begin = sum(start * stride for start, stride in zip(starts, strides, strict=True))
+    first = int(begin.reshape(-1)[0])
+    return first if (begin == first + expected).all() else None
 
 
-def _counts_up(line: np.ndarray[Any, Any]) -> bool:
-    return bool((np.diff(line) == 1).all())
+def _row_major(dims: Sequence[int]) -> list[int]:
+    """By how many places an element's neighbour along each dim lies behind it."""
+    return [math.prod(dims[d + 1 :]) for d in range(len(dims))]
 
 
 def known_array(value: Value, b: Rewriter, depth: int = 8) -> np.ndarray[Any, Any] | None:
