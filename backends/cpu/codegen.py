@@ -188,12 +188,12 @@ def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> by
 
 
 def _pipeline(binding: Any) -> Any:
-    """Clean-up for code that is already vectorised and blocked: what helps address arithmetic."""
+    """Clean-up for code that is already vectorised and blocked: values that are computed twice.
+    What would combine instructions is left out, since it makes code no smaller: addresses are
+    sums with constants when they are emitted, and selecting instructions folds these."""
     passes = binding.create_new_module_pass_manager()
     passes.add_always_inliner_pass()
     passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
     passes.add_new_gvn_pass()
     passes.add_dead_code_elimination_pass()
     return passes

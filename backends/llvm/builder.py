@@ -22,6 +22,8 @@ from .values import (
     literal,
 )
 
+_LONG_BODY = 64  # lines of a loop's body in which an address weighs little
+
 
 class Loop:
     """What a loop body sees: `index`, the `carried` values; after the loop, `results`."""
@@ -151,7 +153,9 @@ class Function(Instructions):
             raise ValueError("a loop with carried values must carry() as many, once, at its end")
         following = self.emit(first.type, f"add nsw {first.type} {index.name}, {stride.name}")
         again = self.compare("slt", following, last)
-        updates = [self._veiled(value, place) for value in (following, *loop._next)]
+        updates = [following, *loop._next]
+        if self._hides_growth(place):
+            updates = [self._veiled(value) for value in updates]
         latch = self.block
         suffix = f", {metadata}" if metadata else ""
         self.line(f"br i1 {again.name}, label %{body}, label %{done}{suffix}")
@@ -168,16 +172,20 @@ class Function(Instructions):
         else:
             loop.results = loop._next
 
-    def _veiled(self, value: Value, place: int) -> Value:
-        """A value of the next turn of the loop that begins at a line, such that LLVM cannot tell
-        how it grows, if there are loops inside.
+    def _hides_growth(self, place: int) -> bool:
+        """Whether LLVM shall not know how the values grow that the loop carries which begins at a
+        line: where there are loops inside, or much else.
 
         Its loop strength reduction would take a tenth of all time of compiling to keep addresses
-        of inner loops in registers from one turn of an outer one to the next, where x86 multiplies
-        and adds in no time. The intrinsics stand for their operand; selecting instructions drops
-        them."""
-        if self.module.architecture != "x86_64" or self._last_loop == place:
-            return value
+        in registers from one turn to the next, of inner loops or all that a long body has, where
+        x86 multiplies and adds in no time."""
+        if self.module.architecture != "x86_64":
+            return False
+        return self._last_loop != place or len(self._lines) - place > _LONG_BODY
+
+    def _veiled(self, value: Value) -> Value:
+        """A value of the next turn of a loop, such that LLVM cannot tell how it grows. The
+        intrinsics stand for their operand; selecting instructions drops them."""
         if value.type == "ptr":
             return self.intrinsic("llvm.launder.invariant.group", "ptr", value)
         if value.type in ("i32", "i64"):
@@ -200,7 +208,8 @@ class Function(Instructions):
         yield loop
         if loop._next is None or len(loop._next) != 1:
             raise ValueError("a while loop must carry() its next index, once, at its end")
-        text = _phi((first, before), (self._veiled(loop._next[0], place), self.block))
+        update = self._veiled(loop._next[0]) if self._hides_growth(place) else loop._next[0]
+        text = _phi((first, before), (update, self.block))
         self._lines[place] = f"{index.name} = {text}"
         self.line(f"br label %{head}")
         self.start_block(done)
