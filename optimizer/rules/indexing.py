@@ -312,13 +312,13 @@ def _first_of_run(op: Op, index: np.ndarray[Any, Any]) -> int | None:
     if any(dims[d] > 1 and places[d] != strides[axis] for d, axis in inner.items()):
         return None
     batch = [d for d in range(op.type.rank) if d not in inner]
-    expected = sum(
-        along(np.arange(dims[d]) * places[d], n, len(batch)) for n, d in enumerate(batch)
-    )
-    starts = slice_starts(op, x.dims, index, op.slice_sizes)
-    begin = sum(start * stride for start, stride in zip(starts, strides, strict=True))
+    begin = np.zeros([dims[d] for d in batch], np.int64)
+    for start, stride in zip(slice_starts(op, x.dims, index, op.slice_sizes), strides, strict=True):
+        begin += start * stride
     first = int(begin.reshape(-1)[0])
-    return first if (begin == first + expected).all() else None
+    for n, d in enumerate(batch):
+        begin -= along(np.arange(dims[d]) * places[d], n, len(batch))
+    return first if (begin == first).all() else None
 
 
 def _row_major(dims: Sequence[int]) -> list[int]:
