@@ -1,15 +1,24 @@
 """Real models of real widths with open sizes: one bundle each, equal to PyTorch at many sizes.
 
-    python benchmarks/open_models.py [--model bert ...] [--layers 2] [--sizes 40]
-        [--tokens 4096] [--seed 0] [--save]
+    python benchmarks/open_models.py [--only bert,t5] [--layers 2] [--sizes 40] [--tokens 4096]
+        [--largest vit] [--seed 0] [--save]
+    python benchmarks/open_models.py --times [--only bert] [--layers 0] [--sizes 20]
+        [--engines onnxruntime,openvino,torch.compile,fixed] [--seconds 1] [--save]
 
 Each model is exported with open batch (1 to 64) and length (1 to 512), or sides of images, compiled
 once and saved. Another process loads the bundle and runs it at the corners and at random sizes,
 primes and neighbours of powers of two among them, of at most `--tokens` tokens (for images: of as
-many patches), which bounds memory; it also tells whether anything of the compiler was imported
+many patches), which bounds memory and time; of the models of `--largest`, at the largest of all
+sizes as well, whatever that takes. It also tells whether anything of the compiler was imported
 there. Prints the largest difference as a share of the largest magnitude of PyTorch's result, and
-bytes of the bundle beside those of one for a single size. `--layers 0`: all layers. `--save`:
-results go to benchmarks/results/open_models.json, one entry for each model and depth.
+bytes of the bundle beside those of one for a single size. `--layers 0`: all layers.
+
+`--times`: milliseconds at each size instead, beside engines that have one program for all sizes as
+well (open_engines.py), and `fixed`, girih's own program of each size alone; what an engine cannot
+do is told with its reason.
+
+`--save`: results go to benchmarks/results/open_models.json, one entry for each model and depth, as
+soon as the model is done; one of `--times` goes on where it was left, unless the commit differs.
 """
 
 from __future__ import annotations
@@ -20,17 +29,20 @@ import json
 import math
 import pickle
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 RESULTS = Path(__file__).resolve().parent / "results" / "open_models.json"
+PEERS = ("onnxruntime", "openvino", "torch.compile", "fixed")
 TOLERANCE = 1e-3  # the zoo's
 EDGES = (1, 2, 3, 7, 8, 13, 15, 16, 17, 31, 32, 33, 61, 64, 97, 127, 128, 129, 251, 256, 257, 509)
 COMPILER = ("girih.optimizer", "girih.backends", "girih.frontends", "llvmlite", "torch", "jax")
@@ -182,11 +194,13 @@ def stated(case: Case, source: Any, at: Sizes | None = None) -> dict[str, Any]:
     return {name: said for name, said in found.items() if name in module.symbols}
 
 
-def chosen(case: Case, count: int, most: int, seed: int) -> list[dict[str, int]]:
+def chosen(
+    case: Case, count: int, most: int, seed: int, largest: bool = False
+) -> list[dict[str, int]]:
     """The corners that have at most so many tokens, then edges and random sizes, small ones as
-    often as large ones."""
+    often as large ones. largest: the corner of all largest sizes in any case."""
     chance = random.Random(seed)
-    found: list[dict[str, int]] = []
+    found = [{name: said[-1] for name, said in case.ranges.items()}] if largest else []
 
     def add(at: dict[str, int]) -> None:
         if case.tokens(at) <= most and at not in found and len(found) < count:
@@ -233,7 +247,8 @@ def compare(name: str, layers: int, options: argparse.Namespace) -> dict[str, An
     case = CASES[name]
     model, saving = case.build(layers), girih.Options(cache="off")
     source = exported(case, model)
-    sizes = chosen(case, options.sizes, options.tokens, options.seed)
+    largest = name in options.largest.split(",")
+    sizes = chosen(case, options.sizes, options.tokens, options.seed, largest)
     with tempfile.TemporaryDirectory() as folder:
         opened, single = Path(folder, "open.girih"), Path(folder, "one.girih")
         begin = time.perf_counter()
@@ -255,7 +270,7 @@ def compare(name: str, layers: int, options: argparse.Namespace) -> dict[str, An
             with torch.no_grad():
                 wanted = [x.numpy() for x in pytree.tree_leaves(model(*given))]
             found = served.call([x.numpy() for x in given])
-            text = " x ".join(map(str, at.values()))
+            text = _spelled(at)
             errors[text] = found if isinstance(found, str) else error(found, wanted)
             if isinstance(found, str) or errors[text] > TOLERANCE:
                 print(f"{name} at {text}: {errors[text]}", flush=True)
@@ -280,6 +295,78 @@ def compare(name: str, layers: int, options: argparse.Namespace) -> dict[str, An
           f" {result['share']:.3f} x one size, compiled in {seconds:.0f} s"
           f" ({fixed_seconds:.0f} s)", flush=True)  # fmt: skip
     return result
+
+
+def timed(name: str, layers: int, options: argparse.Namespace, kept: Any, save: Any) -> Any:
+    """Milliseconds of girih and its peers at each size, which take turns. kept: what an earlier run
+    has found; save: is told what there is after each size."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    import girih
+    from open_engines import ENGINES, Unavailable
+    from turns import usual_seconds
+
+    case, saving = CASES[name], girih.Options(cache="off")
+    sizes = chosen(case, options.sizes, options.tokens, options.seed)
+    found = {"rows": {}, "unavailable": {}, **kept}
+    rows: dict[str, dict[str, float]] = found["rows"]
+    left = [at for at in sizes if _spelled(at) not in rows]
+    if not left:
+        return _summed(found)
+    model = case.build(layers)
+    source = exported(case, model)
+    program = girih.compile(source, options=saving, sizes=stated(case, source))
+    peers: dict[str, Callable[..., Any]] = {}
+    for engine in options.engines.split(","):
+        try:
+            if engine != "fixed":
+                peers[engine] = ENGINES[engine](model, source)
+        except Unavailable as reason:
+            found["unavailable"][engine] = str(reason)
+            print(f"{name}: {engine} is not available: {reason}", flush=True)
+    for at in left:
+        given = case.inputs(at)
+        arrays = [x.numpy() for x in given]
+        with torch.inference_mode():
+            wanted = [x.numpy() for x in pytree.tree_leaves(model(*given))]
+        calls: dict[str, Callable[[], Any]] = {"girih": partial(program.call_flat, arrays)}
+        calls |= {engine: partial(call, arrays) for engine, call in peers.items()}
+        if "fixed" in options.engines.split(","):
+            one = girih.compile(source, options=saving, sizes=stated(case, source, at))
+            calls["fixed"] = partial(one.call_flat, arrays)
+        for engine, call in list(calls.items()):
+            try:
+                off = error([np.asarray(x) for x in call()], wanted)
+                reason = f"its result differs by {off:.1e}" if off > TOLERANCE else ""
+            except Exception as failed:
+                reason = f"its call failed: {(str(failed).strip().splitlines() or [''])[-1][:160]}"
+            if reason:
+                del calls[engine]
+                found["unavailable"][f"{engine} at {_spelled(at)}"] = reason
+                print(f"{name} at {_spelled(at)}: {engine}: {reason}", flush=True)
+        usual, _ = usual_seconds(calls, options.seconds)
+        rows[_spelled(at)] = {engine: round(1e3 * one, 4) for engine, one in usual.items()}
+        told = ", ".join(f"{engine} {one:.2f}" for engine, one in rows[_spelled(at)].items())
+        print(f"{name} at {_spelled(at)}: {told} ms", flush=True)
+        save(_summed(found))
+    return _summed(found)
+
+
+def _summed(found: dict[str, Any]) -> dict[str, Any]:
+    """With the geometric mean of girih's time as a share of each other's, where both ran."""
+    shares: dict[str, list[float]] = {}
+    for row in found["rows"].values():
+        for engine, one in row.items():
+            if engine != "girih" and "girih" in row:
+                shares.setdefault(engine, []).append(row["girih"] / one)
+    means = {engine: round(statistics.geometric_mean(x), 4) for engine, x in shares.items()}
+    worst = {engine: round(max(x), 4) for engine, x in shares.items()}
+    return {**found, "share_of_the_time_of": means, "worst_share": worst}
+
+
+def _spelled(at: Sizes) -> str:
+    return " x ".join(map(str, at.values()))
 
 
 class Served:
@@ -323,30 +410,54 @@ def serve(bundle: str) -> None:
             return
 
 
+def saved(key: str, described: dict[str, Any], found: dict[str, Any]) -> None:
+    """Keep what was found in the results, which keep the rest."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept[key] = {"machine": described, **found}
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", action="append", choices=tuple(CASES))
+    parser.add_argument("--only", metavar="NAMES", default=",".join(CASES), help="of models")
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--sizes", type=int, default=40)
+    parser.add_argument("--sizes", type=int)
     parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--largest", metavar="NAMES", default="", help="of models")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--engines", metavar="NAMES", default=",".join(PEERS))
+    parser.add_argument("--seconds", type=float, default=1.0, help="for each engine and size")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve)
         return 0
-    wrong = 0
-    for name in options.model or CASES:
+    from zoo import machine
+
+    options.sizes = options.sizes or (20 if options.times else 40)
+    wrong, described = 0, machine()
+    for name in options.only.split(","):
         layers = options.layers or CASES[name].layers
-        result = compare(name, layers, options)
-        wrong += len(result["wrong"]) + result["compilations_after_load"]
-        if options.save:
-            kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            kept[f"{name}, {layers} layers"] = result
-            RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        key = f"{name}, {layers} layers" + ", times" * options.times
+        save = partial(saved, key, described) if options.save else (lambda found: None)
+        if options.times:
+            known = json.loads(RESULTS.read_text()).get(key, {}) if options.save else {}
+            before = known.get("machine", {}).get("commit", "")
+            same = before.rstrip("+") == described["commit"].rstrip("+")  # results are files, too
+            found = timed(name, layers, options, known if same else {}, save)
+            shares = ", ".join(
+                f"{one} of {engine}'s (worst {found['worst_share'][engine]})"
+                for engine, one in found["share_of_the_time_of"].items()
+            )
+            print(f"{key}: girih's time is {shares}", flush=True)
+        else:
+            result = compare(name, layers, options)
+            wrong += len(result["wrong"]) + result["compilations_after_load"]
+            save(result)
     return int(wrong > 0)
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -65,6 +65,9 @@ APPROXIMATE = "girih.approximate"
 
 NOTE = "girih.note"
 """What the user is told of a kernel: what was chosen that costs something, and why."""
+
+LOGGED = "girih.logged"
+"""Of a module: how many of the entry's last results keep state as it was (`undo-log`)."""
 
 
 class Value:
@@ -379,6 +382,12 @@ class Module:
     def body(self) -> Region:
         """The entry function's region."""
         return self.main.body
+
+    @property
+    def logged(self) -> int:
+        """How many of the entry's results, the last ones, are not the program's own: state as it
+        was before it is overwritten."""
+        return cast(int, self.attributes.get(LOGGED, 0))
 
     @functools.cached_property
     def assumptions(self) -> Assumptions:

@@ -52,6 +52,7 @@ def flat_results(interpreter: Interpreter, inputs: Sequence[Any]) -> list[np.nda
     interpreter = interpreter.at(_sizes(interpreter.module, arrays))
     results = interpreter.run(interpreter.module.body, arrays)
     found = [np.asarray(leaf) for result in results for leaf in _leaves(result)]
+    found = found[: len(found) - interpreter.module.logged]
     signature = interpreter.module.signature
     return found if signature is None or not signature.measured else signature.settled(found)
 

@@ -122,7 +122,7 @@ def _verify(module: Module, level: Level | None, given: frozenset[str] | None = 
         body = module.body
         for what, declared, actual in (
             ("arguments", len(signature.arguments), len(body.arguments)),
-            ("results", len(signature.computed), len(body.results)),
+            ("results", len(signature.computed) + module.logged, len(body.results)),
         ):
             if declared != actual:
                 raise VerifyError(f"the signature has {declared} {what}, the program {actual}")

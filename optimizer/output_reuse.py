@@ -83,9 +83,11 @@ def _idle(schedule: Schedule) -> dict[Buffer, int]:
     """The outputs with memory of their own, and the step that first touches each, with the loop
     around it; largest output first."""
     first: dict[Buffer, int] = {}
+    marks = {one.saved for one in schedule.undo if one.rows}  # nothing else may look like them
     for number, step in enumerate(schedule.steps):
         for buffer in touched(step):
-            if buffer.place == "output" and buffer.replaces is None:
+            own = buffer.place == "output" and buffer.replaces is None
+            if own and buffer.index not in marks:
                 first.setdefault(buffer, number)
     loops = [
         (schedule.labels[step.target], number)

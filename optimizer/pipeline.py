@@ -52,6 +52,7 @@ from .passes.sink_reshapes import SinkReshapes
 from .passes.sink_scales import SinkScales
 from .passes.split_complex import SplitComplex
 from .passes.stacks import Stacks
+from .passes.undo_log import UndoLog
 from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
 from .rolled import each_function, is_rolled
@@ -158,7 +159,7 @@ def lowering_pipeline(
         kernels.append(Kernels(model, able))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
-    return (ChannelsLast(), *split, *kernels, Order(backend.in_tiles))
+    return (ChannelsLast(), *split, *kernels, UndoLog(), Order(backend.in_tiles))
 
 
 def pipeline_for(

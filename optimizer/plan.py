@@ -48,6 +48,7 @@ WITH_SCRATCH = "1.4"  # the runs of a GPU say where their scratch lies
 WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
+WITH_UNDO = "1.7"  # results are followed by what is kept of state
 ADDRESSABLE = 1 << 57  # bytes of the largest address space of 64-bit processors
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
@@ -124,6 +125,10 @@ class Planner:
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
+        for one in self.schedule.undo:
+            plan.undo.add(**one._asdict())
+        if any(one.rows for one in self.schedule.undo):
+            self.require(WITH_UNDO)
         plan.arena_alignment = ALIGNMENT
         if self.schedule.decisions is not None:
             self.above()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..hlo.build import make_op
 from ..hlo.deciding import Decisions, current
@@ -26,8 +27,20 @@ from .windows import updated
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.
 ORDER_BOUND, ORDER_PROOF = "girih.order_bound", "girih.order_proof"
+UNDO = "girih.undo"  # what `undo-log` leaves: an `Overwritten` for each update of state, as a tuple
 
 INLINE_SPLAT_BYTES = 1024  # smaller splats are stored; larger ones are filled at run time
+
+
+class Overwritten(NamedTuple):
+    """What is kept of state that a program overwrites: see specs/plan.proto, `Undo`."""
+
+    argument: int
+    rows: int = 0
+    saved: int = 0
+    starts: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()
+    base: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -108,6 +121,7 @@ class Schedule:
     decisions: Decisions | None = None  # about sizes that calls decide
     order_bound: int = 0  # bytes of the arena that any order of the operations needs
     order_proof: str = ""  # how it is known that no order is better, or that it is not; "": unknown
+    undo: Sequence[Overwritten] = ()
     # Lives of arena buffers, and of those the places that reuse_outputs has found in outputs.
     lives: tuple[Mapping[Buffer, tuple[int, int]], Mapping[Buffer, tuple[Buffer, int]]] | None = (
         None
@@ -145,7 +159,8 @@ def remember(module: Module, in_tiles: bool, steps: Schedule) -> None:
 
 
 def with_bound(steps: Schedule, module: Module) -> Schedule:
-    """The steps, with what the module says of its order."""
+    """The steps, with what the module says of its order, and of what it keeps of state."""
+    steps.undo = tuple(Overwritten(*one) for one in module.attributes.get(UNDO, ()))
     steps.order_bound = module.attributes.get(ORDER_BOUND, 0)
     steps.order_proof = module.attributes.get(ORDER_PROOF, "")
     return steps

@@ -41,6 +41,7 @@ from .session import Session, named_state
 from .sized import AtSizes
 from .sizes import OpenSizes, Sized, is_open
 from .structure import Differs, flattener, unflattener
+from .undo import HostLog, Log, Undo
 
 if TYPE_CHECKING:
     from ..hlo.graph import Module
@@ -192,6 +193,11 @@ class Program:
         # An interrupted call of a session leaves buffers half changed, where the plan writes them.
         first = len(self._leaves) - self._buffers
         self.overwrites_state = any(leaf.overwritten for leaf in self._leaves[first:])
+        self._overwritten = frozenset(n for n in overwritten if n >= first)
+        self._undo = Undo(self._plan, len(results))
+        known = self._sizes
+        formulas = () if known is None else known.largest_of(self._number).formulas
+        self._keeps = self._undo.gives(formulas)
         self._contexts: deque[Any] = deque()
         self._copies = [0]  # one number, of which programs at other sizes know as well
         self._lock = threading.Lock()
@@ -428,6 +434,25 @@ class Program:
         return self._pack(outputs), self._signature.states(outputs)
 
     @property
+    def undoes(self) -> bool:
+        """Whether a session can go back to the state before a call that does not end."""
+        return self._overwritten <= self._undo.arguments
+
+    def log(self, known: tuple[Any, Log] | None) -> tuple[Any, Log]:
+        """Memory for what a session's call keeps of the state that it overwrites, and whose it is:
+        that of an earlier call, where it is of the same sizes."""
+        if known is not None and known[0] is self._keeps:
+            return known
+        return self._keeps, (self._opened().log or HostLog)(self._keeps)
+
+    def before(self, buffers: Mapping[str, Any], log: Log) -> dict[str, Any]:
+        """The state as it was before a call that did not end, by name."""
+        names = dict(enumerate(self._signature.buffers, len(self._leaves) - self._buffers))
+        given = {number: buffers[name] for number, name in names.items()}
+        found = self._undo.restored(given, log)
+        return {**buffers, **{names[number]: array for number, array in found.items()}}
+
+    @property
     def state_arguments(self) -> dict[str, Argument]:
         """The state of all entry points: a declaration of each by name."""
         return {
@@ -499,19 +524,20 @@ class Program:
         self,
         arrays: Sequence[Any],
         begin: Callable[[], None],
+        log: Log,
         giving: bool = False,
         stay: bool = False,
     ) -> tuple[Any, dict[str, Any]]:
         """A session's call: the result, and what has become of state, by name. `begin`: called when
-        all is checked and allocated, before anything is written. `giving`: donated inputs are given
-        up. `stay`: results stay on the device."""
+        all is checked and allocated, before anything is written. `log`: for what is overwritten of
+        state. `giving`: donated inputs are given up. `stay`: results stay on the device."""
         plain = self._signature.outputs.leaf_count
         if self._opened().has_memory:
-            outputs = self._on_device(arrays, begin)
+            outputs = self._on_device(arrays, begin, log)
             if not stay:
                 outputs[:plain] = [x.numpy() for x in outputs[:plain]]
         else:
-            outputs = self._run(arrays, giving=giving, keeps=True, begin=begin)[0]
+            outputs = self._run(arrays, giving=giving, begin=begin, log=log)[0]
             for result, argument in (*self._aliases.donated, *self._aliases.replacing):
                 if result < plain and argument >= len(self._leaves) - self._buffers:
                     outputs[result] = outputs[result].copy()  # it is the session's memory
@@ -567,12 +593,18 @@ class Program:
             )
 
     def _on_device(
-        self, arrays: Sequence[Any], begin: Callable[[], None] = lambda: None
+        self,
+        arrays: Sequence[Any],
+        begin: Callable[[], None] = lambda: None,
+        log: Log | None = None,
     ) -> list[Any]:
         context = self._take_context()
         assert self._device.run_on_device is not None
         gives = [(result.shape, result.dtype) for result in self._results]
-        results = list(self._device.run_on_device(context, arrays, gives, begin))
+        if self._keeps and log is None:
+            log = self.log(None)[1]
+        saved = self._undo.saved
+        results = list(self._device.run_on_device(context, arrays, gives, begin, log, saved))
         self._contexts.append(context)
         if self._pending is not None:
             self._settle()
@@ -894,7 +926,7 @@ class Program:
         for number, (leaf, value, default) in enumerate(
             zip(self._leaves, values, self._defaults, strict=True)
         ):
-            giving = asked or keeps and number >= first
+            giving = (asked or keeps and number >= first) and number not in self._undo.apart
             if value is None and default is not None:
                 value = default
             if borrow is not None and not isinstance(value, np.ndarray):
@@ -945,14 +977,15 @@ class Program:
         inputs: Sequence[Array],
         profile: bool = False,
         giving: bool = False,
-        keeps: bool = False,
         begin: Callable[[], None] | None = None,
+        log: Any = None,
     ) -> tuple[list[Array], Sequence[Any] | None]:
         """The outputs, and the device's events if it was asked for them. `giving`: donated inputs
-        become outputs. `keeps`: so does state alone. `begin`: as for `advance`."""
+        become outputs. `begin`, `log`: of a session, whose state becomes outputs; as for
+        `advance`."""
         context = self._take_context()
         outputs = [aligned(*result) for result in self._gives]
-        first = len(self._accepts) - self._buffers
+        first, keeps = len(self._accepts) - self._buffers, log is not None
         if self._aliases.donated:
             inputs = list(inputs)
             for result, argument in self._aliases.donated:
@@ -963,12 +996,19 @@ class Program:
                     copy[...] = inputs[argument]
                     inputs[argument] = copy
         for result, argument in self._aliases.replacing:
-            if giving or keeps and argument >= first:
+            if (giving or keeps and argument >= first) and argument not in self._undo.apart:
                 outputs[result] = like(inputs[argument], outputs[result])
+        results = len(outputs)
+        if self._keeps:
+            kept = [aligned(*one) for one in self._keeps] if log is None else log.arrays
+            outputs += kept
+            for number in self._undo.saved:
+                kept[number].fill(0)
         if begin is not None:
             begin()
         events = self._device.run(context, inputs, outputs, profile)
         self._contexts.append(context)  # after an error it is not: its state is unknown
+        del outputs[results:]
         if self._pending is not None:
             self._settle()
         if self._aliases.copied:
@@ -1002,14 +1042,15 @@ class Program:
     def _check_plan(self, arguments: Sequence[Argument], results: Sequence[Leaf]) -> None:
         """UserError if the plan's arguments and results are not these."""
         plan = self._plan
-        if len(plan.inputs) != len(arguments) or len(plan.outputs) != len(results):
+        kept = len(plan.outputs) - len(results)
+        if len(plan.inputs) != len(arguments) or kept < 0 or (kept and not plan.undo):
             raise UserError(
                 f"the plan takes {len(plan.inputs)} arguments and gives {len(plan.outputs)} "
                 f"results, the signature says {len(arguments)} and {len(results)}; "
                 "compile the program again"
             )
         leaves = [*map(Leaf, arguments), *results]
-        for leaf, index in zip(leaves, (*plan.inputs, *plan.outputs), strict=True):
+        for leaf, index in zip(leaves, (*plan.inputs, *plan.outputs[: len(results)]), strict=True):
             found = plan.buffers[index].bytes if index < len(plan.buffers) else None
             if found != leaf.bytes:
                 raise UserError(
@@ -1022,8 +1063,9 @@ class Program:
 _OF_AN_ENTRY = frozenset(
     {
         "_plan", "_signature", "_measures", "_module", "_aliases", "_can_be_given", "_leaves",
-        "_buffers", "overwrites_state", "_contexts", "_copies", "_lock", "_weights", "_defaults",
-        "_quick", "_accepts", "_results", "_gives", "_flatten", "_keys", "_unflatten",
+        "_buffers", "overwrites_state", "_overwritten", "_undo", "_keeps", "_contexts", "_copies",
+        "_lock", "_weights", "_defaults", "_quick", "_accepts", "_results", "_gives", "_flatten",
+        "_keys", "_unflatten",
         "_outputs_are_flat_list", "_device",
     }
 )  # fmt: skip

@@ -33,10 +33,11 @@ class Session:
 
     One call at a time: a second one from another thread is a UserError. A call that fails before
     its work begins (arguments that are not what they have to be, no memory) leaves the state as it
-    was; where the plan overwrites buffers in place, one that fails or is interrupted from then on
-    (Ctrl-C, a device, a check of the results) may have changed some of them, and every use of the
-    state says so until `reset`, or until all of it is assigned or loaded. An interrupt that comes
-    when the new state is there already is one after the call. Made by `Program.session`.
+    was. So does one that fails or is interrupted from then on (Ctrl-C, a device, a check of the
+    results), where the plan keeps what it overwrites: all but programs that overwrite a large
+    buffer whole, or in a loop. There it may have changed some, and every use of the state says so
+    until `reset`, or until all of it is assigned or loaded. An interrupt that comes when the new
+    state is there already is one after the call. Made by `Program.session`.
     """
 
     def __init__(self, program: Program, values: Mapping[str, Array]) -> None:
@@ -44,7 +45,10 @@ class Session:
         self._program = program
         self._lock = threading.Lock()
         self._buffers: dict[str, Any] = {name: _copy(x) for name, x in values.items()}
-        self._is_whole = True  # False while a call writes into the buffers
+        self._is_whole = True  # False while a call writes into the buffers and keeps nothing
+        # What calls of entry points keep of state, and the call that has begun, and not ended.
+        self._logs: dict[str, Any] = {}
+        self._begun: tuple[Program, Mapping[str, Any], Any] | None = None
 
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """Like a call of the program; the session's state advances."""
@@ -129,21 +133,27 @@ class Session:
         self, program: Program, inputs: Sequence[Any], keywords: Mapping[str, Any], **options: Any
     ) -> Any:
         """A call of an entry point of the session's program; options as for `Program.advance`."""
-        if program.entry_name is None:
+        name = program.entry_name
+        if name is None:
             raise unnamed(program.entries)
         program = program.of_call(inputs, keywords)
         with _alone(self._lock):
             kept = self._whole()
             buffers = [kept[name] for name in program.signature.buffers]
             arrays = program.bind_state(inputs, keywords, buffers, **options)
-            result, changed = program.advance(arrays, self._begins(program), **options)
-            self._buffers.update(changed)
-            self._is_whole = True
+            known = self._logs[name] = program.log(self._logs.get(name))
+            begin = self._begins(program, kept, known[1])
+            result, changed = program.advance(arrays, begin, known[1], **options)
+            self._buffers = {**kept, **changed}  # what comes now undoes nothing that is here
+            self._begun, self._is_whole = None, True
         return result
 
-    def _begins(self, program: Program) -> Any:
+    def _begins(self, program: Program, kept: Mapping[str, Any], log: Any) -> Any:
         def begin() -> None:
-            self._is_whole = not program.overwrites_state
+            if program.undoes:
+                self._begun = program, kept, log
+            else:
+                self._is_whole = False
 
         return begin
 
@@ -152,7 +162,7 @@ class Session:
         with _alone(self._lock):
             kept = self._buffers if len(arrays) == len(self._buffers) else self._whole()
             self._buffers = {**kept, **arrays}
-            self._is_whole = True
+            self._begun, self._is_whole = None, True
 
     def __copy__(self) -> Session:
         return self.fork()
@@ -170,7 +180,12 @@ class Session:
         return f"<session of {self._program!r}: {', '.join(self._buffers) or 'no state'}>"
 
     def _whole(self) -> dict[str, Any]:
-        """The buffers; UserError where a call has left them half changed."""
+        """The buffers, as they were before a call that did not end; UserError where it has left
+        them half changed."""
+        if self._begun is not None:
+            program, kept, log = self._begun
+            self._buffers = program.before(kept, log)
+            self._begun = None
         if self._is_whole:
             return self._buffers
         raise UserError(

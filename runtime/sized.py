@@ -45,6 +45,8 @@ class AtSizes:
         self._sized = sized = sizes.at(values)
         self._accepts, self._gives = sizes.tensors_at(values, sized, whole._accepts, whole._gives)
         self._device: devices.Device = whole._device_at(sized)
+        self._undo = sizes.undo[sized.number]
+        self._keeps = self._undo.gives(sized.formulas)
         contexts = self._device.contexts
         self._contexts = deque[Any]() if contexts is None else contexts
 

@@ -20,6 +20,7 @@ from ..hlo.sizes import SizeConstraint, SizeSolver, parse_constraint
 from ..hlo.symbols import Dim, SymbolicDim, bound, substituted, symbols_of
 from ..specs.generated import plan_pb2
 from .parts import ALIGNMENT
+from .undo import Undo
 
 if TYPE_CHECKING:
     from .program import Program
@@ -56,10 +57,12 @@ class OpenSizes:
             self._solver = signature.sizes
             self.plans = (plan, *plan.others)
             names = tuple(self.symbols)
-            self._plans = [_OpenPlan(n, one, names) for n, one in enumerate(self.plans)]
+            count = len(results)
+            self._plans = [_OpenPlan(n, one, names, count) for n, one in enumerate(self.plans)]
             self._quickly = _quick_solver(self._solver, names)
         except (ValueError, ZeroDivisionError, KeyError, IndexError) as error:
             raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
+        self.undo = [Undo(one, len(results)) for one in self.plans]
         self._results, self._tensors = results, None
         self.largest = tuple(said.last or 0 for said in self.symbols.values())
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
@@ -189,8 +192,11 @@ class OpenSizes:
 class _OpenPlan:
     """One plan, for calls of which its guards hold."""
 
-    def __init__(self, number: int, plan: plan_pb2.Plan, names: Sequence[str]) -> None:
-        self.number, self.plan = number, plan
+    def __init__(
+        self, number: int, plan: plan_pb2.Plan, names: Sequence[str], results: int
+    ) -> None:
+        """results: how many of the outputs the signature has."""
+        self.number, self.plan, self.results = number, plan, results
         guards = [parse_constraint(one.text, one.origin) for one in plan.guards]
         formulas = [parse_dim(text) for text in plan.formulas]
         for size in (*formulas, *(side for one in guards for side in (one.left, one.right))):
@@ -222,7 +228,8 @@ class _OpenPlan:
                 size = str(-(-max(buffer.bytes, 1) // unit) * unit)
             lines.append(f"e{number} = {offsets[number]} + {size}")
             ends[number] = f"e{number}"
-        given = [self._bytes(number) for number in (*plan.inputs, *plan.outputs)]
+        outputs = plan.outputs[: self.results]
+        given = [self._bytes(number) for number in (*plan.inputs, *outputs)]
         parts = [[f"f{n}" for n in range(len(formulas))], offsets, given]
         values, places, bytes_given = (f"({''.join(f'{one}, ' for one in part)})" for part in parts)
         most = f"max({', '.join(['0', '0', *ends.values()])})"

@@ -83,9 +83,10 @@ class Device(NamedTuple):
     does the same on the same arrays each time.
 
     A device with memory of its own never writes the arrays that it reads. It has borrow(value): an
-    array of another library in that memory, to be passed for an array; and run_on_device(context,
-    inputs, gives, begin): the results, of these shapes and types, in that memory; begin() is called
-    when nothing is left to be allocated, before a kernel starts.
+    array of another library in that memory, to be passed for an array; run_on_device(context,
+    inputs, gives, begin, log, saved): the results, of these shapes and types, in that memory;
+    begin() is called when nothing is left to be allocated, before a kernel starts; and log(gives):
+    memory for what the plan has behind these results (`Undo.saved` of it).
     """
 
     context: Callable[[], Any]
@@ -93,6 +94,7 @@ class Device(NamedTuple):
     bind: Callable[[Any, Sequence[Array], Sequence[Array]], Callable[[], Any]]
     borrow: Callable[[Any], Any] | None = None
     run_on_device: Callable[..., list[Any]] | None = None
+    log: Callable[[Any], Any] | None = None
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
@@ -149,7 +151,7 @@ def open_device(
         )
         bind = _binder(module.run)
         return Device(
-            opened.context, module.run, bind, opened.borrow, module.run_on_device,
+            opened.context, module.run, bind, opened.borrow, module.run_on_device, module.DeviceLog,
             context_bytes=opened.context_bytes, received=opened.received,
         )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
@@ -180,7 +182,7 @@ def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
     def at(sizes: Sequence[int], offsets: Sequence[int], arena_bytes: int) -> Device:
         one = opened.at(sizes, offsets, arena_bytes)
         return Device(
-            opened.context, one.run, one.bind, None, None, one.threads, one.context_bytes,
+            opened.context, one.run, one.bind, None, None, None, one.threads, one.context_bytes,
             opened.received, at, contexts,
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from ...hlo.errors import UserError
 from ..dlpack import CUDA, CUDA_MANAGED, StridedTensor, make_capsule, read_tensor
 from .driver import Driver
-from .resources import DeviceMemory, Moment, order
+from .resources import DeviceMemory, Moment, Stream, order
 
 _DEFAULT_STREAM = 1  # CUDA's handle of the legacy default stream
 
@@ -146,6 +146,39 @@ class DeviceArray:
     def __repr__(self) -> str:
         dims = ",".join(map(str, self.shape))
         return f"<girih array {self.dtype.name}[{dims}] on {self.device}>"
+
+
+class DeviceLog:
+    """Memory for what a session's calls keep of state, of these shapes, types and rooms."""
+
+    def __init__(self, gives: Sequence[tuple[tuple[int, ...], Any, int]]) -> None:
+        self._gives, self._memories = gives, list[DeviceMemory]()
+        self._driver: Driver
+        self._stream: Stream
+
+    def cleared(self, driver: Driver, stream: Stream, saved: Sequence[int]) -> list[int]:
+        """The addresses, for a call on the stream; what says what is there says that nothing is."""
+        if not self._memories:
+            self._memories = [DeviceMemory(stream, room) for *_, room in self._gives]
+        elif stream is not self._stream:
+            order(driver, self._stream.handle, stream.handle)
+            for memory in self._memories:
+                memory.read_by(stream)
+        self._driver, self._stream = driver, stream
+        for number in saved:
+            memory = self._memories[number]
+            driver.fill(memory.address, memory.size, stream.handle)
+        return [memory.address for memory in self._memories]
+
+    def read(self) -> list[np.ndarray[Any, Any]]:
+        """What the last call has kept, on the host; returns when that is done."""
+        found = [np.empty(shape, dtype) for shape, dtype, _ in self._gives]
+        with self._driver:
+            for array, memory in zip(found, self._memories, strict=True):
+                if array.nbytes:
+                    self._driver.download(array, memory.address, self._stream.handle)
+            self._driver.synchronize(self._stream.handle)
+        return found
 
 
 def memory_of(view: DeviceView) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
-from .arrays import DeviceArray, DeviceView, memory_of
+from .arrays import DeviceArray, DeviceLog, DeviceView, memory_of
 from .driver import Counted, Counters, LaunchArray, Simulator, is_simulator
 from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
@@ -170,9 +170,12 @@ class NvidiaContext:
         inputs: Sequence[Argument],
         gives: Sequence[tuple[tuple[int, ...], Any]],
         begin: Callable[[], None] = lambda: None,
+        log: DeviceLog | None = None,
+        saved: Sequence[int] = (),
     ) -> list[DeviceArray]:
         """Results of these shapes and types in the device's memory; returns before they are
-        filled. begin: called before the first kernel starts, when all is allocated."""
+        filled. begin: called before the first kernel starts, when all is allocated. log: memory for
+        what comes behind the results; saved: which of it says what is there."""
         addresses = self._upload(inputs, wait=True)
         first = CALL + len(inputs)
         program, results = self.variant.program, []
@@ -186,10 +189,12 @@ class NvidiaContext:
                 memory = DeviceMemory(self.stream, self._room(program.outputs[number]))
             results.append(DeviceArray(memory, shape, dtype))
             addresses.append(memory.address)
+        if log is not None:
+            addresses += log.cleared(self.driver, self.stream, saved)
         bases = self._bases(addresses)
         begin()
         self._execute(bases, profile=False)
-        for result, where in zip(results, program.results, strict=True):
+        for result, where in zip(results, program.results, strict=log is None):
             source = bases[where.base] + where.offset
             if source != result.address and result.nbytes:
                 self.driver.copy(result.address, source, result.nbytes, self.stream.handle)

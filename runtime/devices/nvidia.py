@@ -22,7 +22,7 @@ from ..distributed.started import own_rank
 from ..distributed.together import Together
 from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
-from .arrays import DeviceArray, DeviceView, borrow
+from .arrays import DeviceArray, DeviceLog, DeviceView, borrow
 from .driver import Code, Driver, OutOfMemory
 from .gpu_context import Argument, Array, GpuEvent, NvidiaContext
 from .gpu_steps import Choose, Jump, KernelStep
@@ -229,12 +229,14 @@ def run_on_device(
     inputs: Sequence[Argument],
     gives: Sequence[tuple[tuple[int, ...], Any]],
     begin: Callable[[], None] = lambda: None,
+    log: DeviceLog | None = None,
+    saved: Sequence[int] = (),
 ) -> list[DeviceArray]:
     """`NvidiaContext.run_on_device`, likewise."""
     try:
         with context.driver:
             context.enter()
-            results = context.run_on_device(inputs, gives, begin)
+            results = context.run_on_device(inputs, gives, begin, log, saved)
             context.leave()
             return results
     except OutOfMemory as error:

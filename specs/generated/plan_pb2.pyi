@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 4d95250fb376a77a34b2d9227f00efb69acbc0899d1a18e54d16d45df75a5273); do not edit.
+# Generated from specs/plan.proto (sha256 0db40d3cb88a3343829b38a10c39555e9d429bf99b3aebfc280568a91ce2e1fb); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -327,8 +327,24 @@ class MemorySummary(_message.Message):
     order_proof: str
     def __init__(self, argument_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., constant_bytes: _Optional[int] = ..., temporary_bytes: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., scratch_bytes: _Optional[int] = ..., placement_proof: _Optional[str] = ..., peak_step: _Optional[int] = ..., order_bound_bytes: _Optional[int] = ..., order_proof: _Optional[str] = ...) -> None: ...
 
+class Undo(_message.Message):
+    __slots__ = ("argument", "rows", "saved", "starts", "dims", "base")
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    DIMS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    argument: int
+    rows: int
+    saved: int
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    dims: _containers.RepeatedScalarFieldContainer[int]
+    base: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, argument: _Optional[int] = ..., rows: _Optional[int] = ..., saved: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., base: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +361,7 @@ class Plan(_message.Message):
     FORMULAS_FIELD_NUMBER: _ClassVar[int]
     GUARDS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -363,6 +380,7 @@ class Plan(_message.Message):
     formulas: _containers.RepeatedScalarFieldContainer[str]
     guards: _containers.RepeatedCompositeFieldContainer[SizeRelation]
     others: _containers.RepeatedCompositeFieldContainer[Plan]
+    undo: _containers.RepeatedCompositeFieldContainer[Undo]
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
