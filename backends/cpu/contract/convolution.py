@@ -14,21 +14,23 @@ from dataclasses import dataclass, replace
 
 from ....hlo.deciding import surely_below
 from ....hlo.graph import Op, Region
-from ....hlo.ops.convolution import window_attributes
+from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
-from . import blocking, phases, runs
+from . import blocking, inner, phases, runs
 from .blocking import Blocking
 from .depthwise import emit_depthwise
-from .dot import Uneven, accumulator_of, origin_of, right_side
+from .dot import accumulator_of, merged_depth, right_side
 from .epilogue import Epilogue
+from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
+from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
 from .lines import WindowLines, chunks
-from .operands import OperandArray
+from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
-from .views import Dimension, OperandView, Segment, merge, view_of
+from .views import Segment, merge
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
@@ -41,122 +43,6 @@ _ENOUGH_TILES = 16
 _SMALL_WEIGHTS = 1 << 21  # bytes
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A convolution in terms of what is stored; strides in elements.
-
-    groups: (count, input stride, output features of one). Features: `inputs` of one group.
-    """
-
-    op: Op
-    input: OperandView
-    kernel: OperandView
-    batch: int
-    batch_step: int
-    groups: int
-    group_step: int
-    inputs: int
-    input_step: int
-    outputs: int  # output features of one group
-    kernel_inputs: Dimension  # two segments where a packed weight holds groups of them
-    kernel_outputs: Dimension  # of one group
-    kernel_groups: int  # stride of groups in the kernel
-    spatial: tuple[Spatial, ...]
-    result_steps: tuple[int, ...]  # stride per dim of the result
-    result_offset: int = 0  # where the first result stands
-    share: float = 1.0  # of the results between two edges, those that are computed
-
-    @property
-    def kernel_input_step(self) -> int:
-        """Stride of the kernel's input features; Uneven where they are several segments."""
-        return _stride(self.op, self.kernel_inputs)
-
-    @property
-    def result_batch_step(self) -> int:
-        return self.result_steps[self.op.output_batch_dimension]
-
-    @property
-    def result_feature_step(self) -> int:
-        return self.result_steps[self.op.output_feature_dimension]
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether every window is one element, never padding."""
-        return all(s.inside and s.kernel == 1 for s in self.spatial)
-
-
-def geometry_of(op: Op) -> Geometry:
-    views = [view_of(value) for value in op.operands]
-    strides: list[list[int]] = []
-    outputs_dim = op.kernel_output_feature_dimension
-    for which, view in enumerate(views):
-        if view is None:
-            raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} has no strides")
-        unstrided = (outputs_dim, op.kernel_input_feature_dimension) if which == 1 else ()
-        strides.append([
-            0 if i in unstrided else _stride(op, dim) for i, dim in enumerate(view.dims)
-        ])  # fmt: skip
-    image, kernel = views
-    assert image is not None and kernel is not None
-    dims = op.type.dims
-    result_steps = tuple(math.prod(dims[i + 1 :]) for i in range(len(dims)))
-    window = zip(*window_attributes(op), strict=True)
-    spatial = []
-    for number, (stride, (low, _), base, dilation, reverse) in enumerate(window):
-        i, k = op.input_spatial_dimensions[number], op.kernel_spatial_dimensions[number]
-        o = op.output_spatial_dimensions[number]
-        spatial.append(
-            Spatial(
-                op.lhs.dims[i], op.type.dims[o], op.rhs.dims[k], stride, low, base, dilation,
-                strides[0][i], -strides[1][k] if reverse else strides[1][k], result_steps[o],
-                bool(reverse),
-            )
-        )  # fmt: skip
-    groups = op.feature_group_count * op.batch_group_count
-    kernel_groups, kernel_outputs = _split(op, kernel.dims[outputs_dim], groups)
-    batch = op.type.dims[op.output_batch_dimension]
-    batch_step = strides[0][op.input_batch_dimension]
-    feature_step = strides[0][op.input_feature_dimension]
-    inputs = op.rhs.dims[op.kernel_input_feature_dimension]
-    by_batch = op.batch_group_count > 1
-    return Geometry(
-        op, image, kernel, batch, batch_step, groups,
-        batch * batch_step if by_batch else inputs * feature_step,
-        inputs, feature_step, op.rhs.dims[outputs_dim] // groups,
-        kernel.dims[op.kernel_input_feature_dimension], kernel_outputs, kernel_groups,
-        tuple(spatial), result_steps,
-    )  # fmt: skip
-
-
-def _split(op: Op, dim: Dimension, groups: int) -> tuple[int, Dimension]:
-    """The stride of the groups that a dimension consists of, and the dimension of one group;
-    Uneven where groups do not lie evenly."""
-    if groups == 1:
-        return 0, dim
-    group_stride, inner, wanted = 0, list(dim.segments), groups
-    while wanted > 1 and inner and dim.exact:
-        size, stride = inner.pop(0)
-        if group_stride not in (0, size * stride):
-            break
-        if size % wanted == 0:
-            inner.insert(0, Segment(size // wanted, stride))
-            group_stride, wanted = stride * (size // wanted), 1
-        elif wanted % size == 0:
-            group_stride, wanted = stride, wanted // size
-        else:
-            break
-    if wanted > 1:
-        raise Uneven(f"{origin_of(op)}: the groups of {op.name}'s weights lie unevenly")
-    return group_stride, Dimension(dim.extent // groups, merge(inner))
-
-
-def _stride(op: Op, dim: Dimension) -> int:
-    """The stride of a dimension that is one segment (0 for a single index)."""
-    if len(dim.segments) > 1:
-        raise Uneven(f"{origin_of(op)}: a fused operand of {op.name} lies unevenly")
-    return dim.segments[0].stride if dim.segments else 0
-
-
 def emit_convolution(
     module: llvm.Module,
     name: str,
@@ -167,54 +53,40 @@ def emit_convolution(
 ) -> tuple[int, int]:
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
     geometry = geometry_of(op)
-    accumulator = accumulator_of(op)
-    inputs = body, arguments, accumulator, target
+    kernel = ConvolutionKernel(module, name, geometry, body, arguments, accumulator_of(op), target)
     parts = phases.of(geometry)
     if len(parts) == 1:
-        found = _emit_special(module, name, geometry, *inputs)
+        found = _emit_special(kernel)
         if found is not None:
             return found
-        parts = phases.edges(geometry)
+        if parts[0] is geometry:
+            parts = phases.edges(geometry)
     if len(parts) == 1:
-        return _emit_product(module, name, geometry, *inputs)
-    each = [(f"{name}_part{n}", part, *inputs) for n, part in enumerate(parts)]
+        return _emit_product(replace(kernel, geometry=parts[0]))
+    each = [kernel.part(number, part) for number, part in enumerate(parts)]
     with module.parts():
-        found = [_emit_special(module, *one) or _emit_product(module, *one) for one in each]
+        found = [_emit_special(one) or _emit_product(one) for one in each]
     return phases.emit_all(module, name, found)
 
 
-def _emit_special(
-    module: llvm.Module,
-    name: str,
-    geometry: Geometry,
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> tuple[int, int] | None:
+def _emit_special(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     """Defines the kernel where a convolution has a form of its own; its tiles and scratch bytes."""
-    inputs = module, name, geometry, body, arguments, accumulator, target
-    return emit_depthwise(*inputs) or emit_winograd(*inputs)
+    return emit_depthwise(kernel) or emit_winograd(kernel)
 
 
-def _emit_product(
-    module: llvm.Module,
-    name: str,
-    geometry: Geometry,
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> tuple[int, int]:
-    """Defines the kernel of a convolution, or of one part of it, as a product over windows; its
-    tiles and scratch bytes."""
-    minor = _minor_run(geometry)
-    if minor == [geometry.op.output_feature_dimension]:
-        product = _features_as_columns(geometry, body, arguments, accumulator, target)
+def _emit_product(kernel: ConvolutionKernel) -> tuple[int, int]:
+    """Defines the kernel as a product over windows; its tiles and scratch bytes."""
+    few = _inner_products(kernel)
+    if few is not None:
+        return emit_inner_products(kernel.module, kernel.name, few)
+    minor = _minor_run(kernel.geometry)
+    if minor == [kernel.geometry.op.output_feature_dimension]:
+        product = _features_as_columns(kernel)
     else:
-        product = _pixels_as_columns(geometry, minor, body, arguments, accumulator, target)
+        product = _pixels_as_columns(kernel, minor)
+    module, name = kernel.module, kernel.name
     return emit_grouped(module, name, product) or emit_product(
-        module, name, *_cut(product, geometry.share)
+        module, name, *_cut(product, kernel.geometry.share)
     )
 
 
@@ -296,46 +168,62 @@ def _minor_run(geometry: Geometry) -> list[int]:
     return run or [last]
 
 
-def _sources(
-    geometry: Geometry,
-    arguments: Sequence[object],
-    accumulator: str,
-    outer: Sequence[tuple[int, int, int, int]],
-) -> tuple[OperandArray, OperandArray]:
-    """The image and the kernel; outer entries are (size, image stride, kernel stride, result)."""
-    image = OperandArray(
-        arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
-        geometry.input.offset, tuple(a for _, a, _, _ in outer),
-    )  # fmt: skip
-    reversed_taps = sum(-s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed)
-    kernel = OperandArray(
-        arguments.index(geometry.kernel.source), geometry.kernel.source.element, accumulator,
-        geometry.kernel.offset + reversed_taps, tuple(b for _, _, b, _ in outer),
-    )  # fmt: skip
-    return image, kernel
+@dataclass(frozen=True)
+class _Outer:
+    """Loops over what is neither rows nor columns: phases, batch, groups, other spatial dims."""
+
+    sizes: tuple[int, ...]
+    image: tuple[int, ...]  # strides
+    kernel: tuple[int | Phases, ...]
+    result: tuple[int, ...]
+    positions: tuple[Position, ...]  # of the spatial dims
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """What an epilogue needs to know."""
+        return tuple(zip(self.sizes, self.result, strict=True))
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Strides of the image where windows find their own way from coordinates."""
+        spatial = {position.outer for position in self.positions}
+        return tuple(0 if i in spatial else s for i, s in enumerate(self.image))
 
 
-def _outer(
-    geometry: Geometry, inner: Sequence[int]
-) -> tuple[list[tuple[int, int, int, int]], dict[Spatial, int]]:
-    """Loops over what is neither rows nor columns: batch, groups, other spatial dims."""
+def _outer(geometry: Geometry, inner: Sequence[int]) -> _Outer:
+    """The outer loops where the result's dims `inner` are rows and columns."""
     op = geometry.op
-    outer: list[tuple[int, int, int, int]] = []
-    places: dict[Spatial, int] = {}
+    loops: list[tuple[int, int, int | Phases, int]] = []
+    walked: dict[Spatial, int] = {}
+    shared: dict[Spatial, int] = {}
+    for spatial in geometry.spatial:
+        if spatial.phases is not None:
+            count = spatial.phases.count
+            shared[spatial] = len(loops)
+            loops.append((count, 0, spatial.phases, spatial.output_step // count))
     if op.output_batch_dimension not in inner:
-        outer.append((geometry.batch, geometry.batch_step, 0, geometry.result_batch_step))
+        loops.append((geometry.batch, geometry.batch_step, 0, geometry.result_batch_step))
     if geometry.groups > 1:
-        outer.append((
+        loops.append((
             geometry.groups, geometry.group_step, geometry.kernel_groups,
             geometry.outputs * geometry.result_feature_step,
         ))  # fmt: skip
     for spatial, dim in zip(geometry.spatial, op.output_spatial_dimensions, strict=True):
         if dim not in inner:
-            places[spatial] = len(outer)
+            walked[spatial] = len(loops)
             # Windows find their own way from the coordinate; 1x1 kernels step evenly.
             step = spatial.stride * spatial.input_step if geometry.pointwise else 0
-            outer.append((spatial.outputs, step, 0, spatial.output_step))
-    return outer, places
+            loops.append((spatial.outputs, step, 0, spatial.output_step))
+    positions = tuple(Position(s, walked.get(s), shared.get(s)) for s in geometry.spatial)
+    sizes, image, kernel, result = zip(*loops, strict=True) if loops else ((),) * 4
+    return _Outer(sizes, image, kernel, result, positions)
+
+
+def _weights(kernel: ConvolutionKernel, outer: _Outer) -> OperandArray:
+    """The kernel's weights, from the first tap of a window on."""
+    geometry = kernel.geometry
+    reversed_taps = sum(-s.kernel_step * (s.kernel - 1) for s in geometry.spatial if s.reversed)
+    return kernel.source(geometry.kernel, outer.kernel, reversed_taps)
 
 
 def _window_offset(geometry: Geometry) -> int:
@@ -351,17 +239,9 @@ def _kernel_depth(geometry: Geometry, features_first: bool) -> list[Segment]:
     return [features, *taps] if features_first else [*taps, features]
 
 
-def _pixels_as_columns(
-    geometry: Geometry,
-    minor: Sequence[int],
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> Product:
-    op = geometry.op
-    outer, places = _outer(geometry, minor)
-    image, kernel = _sources(geometry, arguments, accumulator, outer)
+def _pixels_as_columns(kernel: ConvolutionKernel, minor: Sequence[int]) -> Product:
+    geometry, op = kernel.geometry, kernel.geometry.op
+    outer = _outer(geometry, minor)
     by_dim = dict(zip(op.output_spatial_dimensions, geometry.spatial, strict=True))
     walk: list[tuple[int, Spatial | int]] = [
         (by_dim[d].outputs, by_dim[d]) if d in by_dim else (op.type.dims[d], geometry.batch_step)
@@ -371,32 +251,28 @@ def _pixels_as_columns(
     step = geometry.result_steps[minor[-1]] if last is None else last.output_step
     columns = math.prod(size for size, _ in walk)
     depth = _kernel_depth(geometry, True)
-    left = _left_side(geometry, kernel, depth)
+    left = _left_side(geometry, _weights(kernel, outer), depth)
     right: RightSide
     if geometry.pointwise:
         segments = merge([
             Segment(size, what.stride * what.input_step if isinstance(what, Spatial) else what)
             for size, what in walk
         ])  # fmt: skip
-        image = OperandArray(
-            image.argument, image.element, accumulator,
-            image.offset + _window_offset(geometry), image.outer,
-        )  # fmt: skip
+        image = kernel.source(geometry.input, outer.image, _window_offset(geometry))
         steps = [Segment(geometry.inputs, geometry.input_step)]
         steps += [Segment(1, 0) for _ in geometry.spatial]
-        right = right_side(image, steps, segments, columns, target)
+        right = right_side(image, steps, segments, columns, kernel.target)
     else:
-        positions = [Position(s, places.get(s)) for s in geometry.spatial]
+        image = kernel.source(geometry.input, outer.image)
         features = Segment(geometry.inputs, geometry.input_step)
-        right = WindowRight(image, features, positions, walk, columns)
+        right = WindowRight(image, features, outer.positions, walk, columns)
     epilogue = Epilogue(
-        op, body, len(arguments), accumulator,
-        tuple((size, result) for size, _, _, result in outer),
+        op, kernel.body, len(kernel.arguments), kernel.accumulator, outer.places,
         (geometry.outputs, geometry.result_feature_step),
         (columns, step), geometry.result_offset,
     )  # fmt: skip
     return Product(
-        target, accumulator, tuple(size for size, *_ in outer), geometry.outputs, columns,
+        kernel.target, kernel.accumulator, outer.sizes, geometry.outputs, columns,
         tuple(loop.size for loop in depth), left, right, epilogue,
     )  # fmt: skip
 
@@ -410,72 +286,114 @@ def _left_side(geometry: Geometry, kernel: OperandArray, depth: Sequence[Segment
     return PackedLeftSide(kernel, segments, depth)
 
 
-def _features_as_columns(
-    geometry: Geometry,
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> Product:
-    op = geometry.op
+def _features_as_columns(kernel: ConvolutionKernel) -> Product:
+    geometry, op, accumulator = kernel.geometry, kernel.geometry.op, kernel.accumulator
     run, lines = _row_run(geometry)
     dims = [d for d, s in zip(op.output_spatial_dimensions, geometry.spatial, strict=True)
             if s in run]  # fmt: skip
-    outer, places = _outer(geometry, [op.output_feature_dimension, *dims])
-    image, kernel = _sources(geometry, arguments, accumulator, outer)
+    outer = _outer(geometry, [op.output_feature_dimension, *dims])
     walk = [(spatial.outputs, spatial) for spatial in run]
     count = math.prod(size for size, _ in walk)
     features = Segment(geometry.inputs, geometry.input_step)
-    positions = [Position(s, places.get(s)) for s in geometry.spatial]
-    lanes = target.lanes(accumulator)
-    direct = geometry.pointwise and len(_row_segments(walk)) <= 1
+    lanes = kernel.lanes
+    direct = _single_pixels(geometry, walk)
+    weights = _weights(kernel, outer)
+    image = kernel.source(geometry.input, outer.windows)
     # Vectors of elements that are widened would be masked element by element.
-    whole = image.plain or engine_for(target, image.element, kernel.element, accumulator)
-    unit = runs.run_unit(features, positions, lanes) if whole and not direct else None
+    engine = engine_for(kernel.target, image.element, weights.element, accumulator)
+    whole = image.plain or engine is not None
+    unit = None
+    if whole and direct is None:
+        unit = runs.run_unit(features, outer.positions, lanes)
     depth = _kernel_depth(geometry, unit == 1)
     left: LeftSide
-    if direct:
-        image = OperandArray(
-            image.argument, image.element, accumulator,
-            image.offset + _window_offset(geometry), image.outer,
-        )  # fmt: skip
-        segments = _row_segments(walk)
-        step = segments[0].stride if segments else 0
-        left = LeftSide(image, step, [*(0 for _ in geometry.spatial), features.stride])
+    if direct is not None:
+        left = _pixel_rows(kernel, outer, direct)
         if not image.plain:
-            left = PackedLeftSide(image, segments, _pixel_depth(geometry), lanes)
+            left = PackedLeftSide(left.source, direct, _pixel_depth(geometry), lanes)
+    elif unit is None:
+        left = WindowLeft(image, features, outer.positions, walk, lanes)
     else:
-        image = OperandArray(
-            image.argument, image.element, accumulator, image.offset,
-            tuple(0 if i in places.values() else s for i, s in enumerate(image.outer)),
-        )  # fmt: skip
-        if unit is None:
-            left = WindowLeft(image, features, positions, walk, lanes)
-        else:
-            left = runs.WindowRuns(image, features, positions, walk, lanes, unit)
+        left = runs.WindowRuns(image, features, outer.positions, walk, lanes, unit)
     segments = geometry.kernel_outputs.segments
-    right = right_side(kernel, depth, segments, geometry.outputs, target)
+    right = right_side(weights, depth, segments, geometry.outputs, kernel.target)
     epilogue = Epilogue(
-        op, body, len(arguments), accumulator,
-        tuple((size, result) for size, _, _, result in outer),
+        op, kernel.body, len(kernel.arguments), accumulator, outer.places,
         (count, run[-1].output_step if run else 0),
         (geometry.outputs, geometry.result_feature_step), geometry.result_offset, lines,
     )  # fmt: skip
     return Product(
-        target, accumulator, tuple(size for size, *_ in outer), count, geometry.outputs,
+        kernel.target, accumulator, outer.sizes, count, geometry.outputs,
         tuple(loop.size for loop in depth), left, right, epilogue,
     )  # fmt: skip
+
+
+def _inner_products(kernel: ConvolutionKernel) -> InnerProducts | None:
+    """A convolution of few output features, its windows as columns; None where there are more, or
+    operands do not lie along the input features."""
+    geometry, op, lanes = kernel.geometry, kernel.geometry.op, kernel.lanes
+    if not inner.fits_windows(geometry.outputs, geometry.inputs, lanes):
+        return None
+    if len(geometry.kernel_inputs.segments) > 1 or len(geometry.kernel_outputs.segments) > 1:
+        return None
+    if (geometry.input_step, geometry.kernel_input_step) != (1, 1):
+        return None
+    run, lines = _row_run(geometry)
+    run = run if lines is None else run[1:]
+    walk = [(spatial.outputs, spatial) for spatial in run]
+    count = math.prod(size for size, _ in walk)
+    if not run or isinstance(count, SymbolicDim):
+        return None
+    dims = [d for d, s in zip(op.output_spatial_dimensions, geometry.spatial, strict=True)
+            if s in run]  # fmt: skip
+    outer = _outer(geometry, [op.output_feature_dimension, *dims])
+    weights, image = _weights(kernel, outer), kernel.source(geometry.input, outer.windows)
+    if not (weights.plain and image.plain and llvm.is_float(kernel.accumulator)):
+        return None
+    right: LeftSide
+    direct = _single_pixels(geometry, walk)
+    if direct is not None:
+        right = _pixel_rows(kernel, outer, direct)
+    else:
+        inputs = image, Segment(geometry.inputs, 1), outer.positions, walk
+        cut = chunks(*inputs, lanes)
+        right = WindowLeft(*inputs, lanes) if cut is None else WindowLines(*inputs, cut)
+    depth = _kernel_depth(geometry, False)
+    step = geometry.kernel_outputs.segments[0].stride if geometry.kernel_outputs.segments else 0
+    epilogue = Epilogue(
+        op, kernel.body, len(kernel.arguments), kernel.accumulator, outer.places,
+        (geometry.outputs, geometry.result_feature_step), (count, run[-1].output_step),
+        geometry.result_offset,
+    )  # fmt: skip
+    loops = [(loop.size, loop.stride, right_step)
+             for loop, right_step in zip(depth, right.depth, strict=True)]  # fmt: skip
+    return InnerProducts(
+        lanes, outer.sizes, geometry.outputs, count, tuple(merged_depth(loops)), (weights, step),
+        right, epilogue, kernel.target.vector_registers,
+    )  # fmt: skip
+
+
+def _single_pixels(
+    geometry: Geometry, walk: Sequence[tuple[int, Spatial]]
+) -> tuple[Segment, ...] | None:
+    """The rows of a product of single pixels, as they lie in the input; None where windows are
+    more, or lie unevenly."""
+    segments = merge([Segment(size, s.stride * s.input_step) for size, s in walk])
+    return segments if geometry.pointwise and len(segments) <= 1 else None
+
+
+def _pixel_rows(kernel: ConvolutionKernel, outer: _Outer, segments: Sequence[Segment]) -> LeftSide:
+    """Rows that are single pixels, where they lie."""
+    geometry = kernel.geometry
+    image = kernel.source(geometry.input, outer.image, _window_offset(geometry))
+    step = segments[0].stride if segments else 0
+    return LeftSide(image, step, [*(0 for _ in geometry.spatial), geometry.input_step])
 
 
 def _pixel_depth(geometry: Geometry) -> list[Segment]:
     """The summed steps of a single pixel, as they lie in the input."""
     features = Segment(geometry.inputs, geometry.input_step)
     return [*(Segment(1, 0) for _ in geometry.spatial), features]
-
-
-def _row_segments(walk: Sequence[tuple[int, Spatial]]) -> tuple[Segment, ...]:
-    """The rows of a product of single pixels, as they lie in the input."""
-    return merge([Segment(size, s.stride * s.input_step) for size, s in walk])
 
 
 def _row_run(geometry: Geometry) -> tuple[list[Spatial], tuple[int, int] | None]:

@@ -11,20 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
-from ..codegen import Target
 from .channels import emit_features
 from .epilogue import Epilogue
+from .geometry import ConvolutionKernel, Geometry
 from .operands import ColumnGroup, ColumnGroups, OperandArray, unravel
 from .window import Spatial
-
-if TYPE_CHECKING:
-    from .convolution import Geometry
 
 Value = llvm.Value
 
@@ -34,20 +30,10 @@ _SUMS = 8  # accumulators at a time
 _OPEN_VECTORS = 2  # of a line whose length the call decides
 
 
-def emit_depthwise(
-    module: llvm.Module,
-    name: str,
-    geometry: Geometry,
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> tuple[int, int] | None:
+def emit_depthwise(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     """Defines the kernel; its tiles and scratch bytes. None where it is no such convolution, or one
     of a form that the general way handles."""
-    op = geometry.op
-    spatial = geometry.spatial
-    views = (geometry.input, geometry.kernel)
+    geometry, op, spatial = kernel.geometry, kernel.geometry.op, kernel.geometry.spatial
     if geometry.inputs != 1 or op.batch_group_count != 1 or geometry.groups == 1:
         return None
     if not 1 <= len(spatial) <= 2 or any(s.base != 1 for s in spatial):
@@ -55,15 +41,13 @@ def emit_depthwise(
     taps = math.prod(s.kernel for s in spatial)
     if isinstance(taps, SymbolicDim) or taps > _MOST_TAPS:
         return None
-    sources = []
-    for view, outer in zip(views, ((geometry.batch_step, geometry.group_step), ()), strict=True):
-        position = arguments.index(view.source)
-        sources.append(OperandArray(position, view.source.element, accumulator, view.offset, outer))
-    if not all(source.plain for source in sources) or not llvm.is_float(accumulator):
+    image = kernel.source(geometry.input, (geometry.batch_step, geometry.group_step))
+    weights = kernel.source(geometry.kernel, ())
+    if not (image.plain and weights.plain and llvm.is_float(kernel.accumulator)):
         return None
     form = DepthwiseForm(
-        module, name, geometry, body, len(arguments), accumulator, target.lanes(accumulator),
-        target.vector_registers, sources[0], sources[1],
+        kernel.module, kernel.name, geometry, kernel.body, len(kernel.arguments),
+        kernel.accumulator, kernel.lanes, kernel.target.vector_registers, image, weights,
     )  # fmt: skip
     columns, step = spatial[-1], form.kernel_step
     if step * geometry.outputs != geometry.kernel_groups:

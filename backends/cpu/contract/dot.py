@@ -118,7 +118,8 @@ def _product(
         return InnerProducts(
             lanes, tuple(size for size, *_ in form.outer), form.row_count, form.column_count,
             tuple(form.depth), (left.source, row_segments[0].stride),
-            (right.source, form.columns[0].stride), epilogue,
+            LeftSide(right.source, form.columns[0].stride, [right for *_, right in form.depth]),
+            epilogue, target.vector_registers,
         )  # fmt: skip
     return Product(
         target,
@@ -205,7 +206,9 @@ def _form(op: Op) -> _DotLoops:
     for size, a, b in reversed(batch):
         outer.insert(0, (size, a, b, stride))
         stride *= size
-    return _DotLoops(outer, rows, row_count, columns, column_count, _merged(depth), left, right)
+    return _DotLoops(
+        outer, rows, row_count, columns, column_count, merged_depth(depth), left, right
+    )
 
 
 def _free(op: Op, view: OperandView, side: str) -> tuple[tuple[Segment, ...], int]:
@@ -220,7 +223,8 @@ def _free(op: Op, view: OperandView, side: str) -> tuple[tuple[Segment, ...], in
     return merge(segments), math.prod(view.dims[i].extent for i in free)
 
 
-def _merged(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def merged_depth(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Loops of (size, left, right): those that walk evenly are one, those of one step go."""
     merged: list[tuple[int, int, int]] = []
     for size, left, right in depth:
         if size == 1:

@@ -17,7 +17,7 @@ from .blocking import padded_depth
 from .left import LeftSide
 from .operands import OperandArray, linear_strides, unravel
 from .views import Segment
-from .window import Position, Spatial, place
+from .window import Position, Spatial, place, window_starts
 
 Value = llvm.Value
 
@@ -71,15 +71,11 @@ class WindowLines(LeftSide):
         with f.for_range(begin, f.udiv(last, self.chunk)) as loop:
             *around, part = unravel(f, loop.index, sizes)
             walked = dict(zip((s for _, s in self._walk[:-1]), around, strict=True))
-            starts = []
-            for position in self._positions[:-1]:
-                spatial = position.spatial
-                at = walked[spatial] if position.outer is None else outer[position.outer]
-                starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
-            starts.append(f.sub(f.mul(part, self.chunk * column.stride), column.low))
+            walked[column] = f.mul(part, self.chunk)
+            begins = window_starts(f, self._positions, outer, walked)
             target = f.mul(f.sub(loop.index, begin), self._chunk)
             zero, exists = llvm.constant("i64", 0), llvm.constant("i1", 1)
-            self._lines(f, base, scratch, starts, 0, zero, target, exists)
+            self._lines(f, base, scratch, begins, 0, zero, target, exists)
 
     def _lines(
         self,

@@ -23,6 +23,33 @@ Value = llvm.Value
 
 
 @dataclass(frozen=True)
+class Phases:
+    """Phases of a dilated image as an outer coordinate v. A result `count * u + v` sees the taps
+    `first + count * j` of a kernel and the stored pixels `u + j - low(v)`, where low(v) and `first`
+    are the quotient and the remainder of (low - v) / count."""
+
+    count: int
+    low: int  # of the dilated image
+    step: int  # elements from one tap of the stored kernel to the next
+
+    @property
+    def lows(self) -> tuple[int, int]:
+        """The least low and the greatest one."""
+        return (self.low - self.count + 1) // self.count, self.low // self.count
+
+    def _shifted(self, f: llvm.Function, v: Value) -> Value:
+        """low - v, with as many rounds of `count` on top as make it not negative."""
+        return f.sub(self.low - self.lows[0] * self.count, v)
+
+    def low_of(self, f: llvm.Function, v: Value) -> Value:
+        return f.add(f.udiv(self._shifted(f, v), self.count), self.lows[0])
+
+    def offset(self, f: llvm.Function, v: Value) -> Value:
+        """Where the first tap of a phase stands in the stored kernel."""
+        return f.mul(f.urem(self._shifted(f, v), self.count), self.step)
+
+
+@dataclass(frozen=True)
 class OperandArray:
     """A stored array: its number among the kernel's arguments, its elements, and where a product
     of given outer coordinates begins in it (in elements)."""
@@ -31,14 +58,15 @@ class OperandArray:
     element: Any
     accumulator: str  # LLVM type that arithmetic is done in
     offset: int
-    outer: tuple[int, ...]  # stride per outer coordinate
+    outer: tuple[int | Phases, ...]  # stride per outer coordinate
 
     def base(self, f: llvm.Function, args: Value, outer: Sequence[Value]) -> Value:
         """Pointer to the first element of the product at `outer`."""
         pointer = f.load("ptr", f.pointer(args, self.argument, "ptr"))
         at: llvm.Value = f.constant("i64", self.offset)
         for coordinate, stride in zip(outer, self.outer, strict=True):
-            at = f.add(at, f.mul(coordinate, stride))
+            step = isinstance(stride, Phases)
+            at = f.add(at, stride.offset(f, coordinate) if step else f.mul(coordinate, stride))
         return self.at(f, pointer, at)
 
     def at(self, f: llvm.Function, base: Value, index: llvm.Operand) -> Value:

@@ -17,10 +17,11 @@ from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
-from . import stream, winograd
+from . import inner, stream, winograd
 from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
 from .grouped import GROUP_COLUMNS, engine_for
+from .views import view_of
 
 _STREAMED_ROWS = 4  # products of so few rows read weights once, in whatever order they lie
 _SMALLEST = 1 << 14  # elements of a weight worth packing
@@ -141,7 +142,7 @@ def packing_for(
     if op.name == "convolution":
         if reassociates and winograd.applies(op, lanes):
             return winograd.packing(op, lanes)
-        return _convolution_packing(op, width, lanes)
+        return _packing_along_inputs(op, lanes) or _convolution_packing(op, width, lanes)
     if not weight.tensor.is_static or weight.tensor.size < _SMALLEST:
         return None
     if op.rhs_batching_dimensions:
@@ -233,6 +234,23 @@ def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Pack
     else:
         width = min(width, -(-of_group // lanes) * lanes)
     return _Panels(depth, (outputs,), width, op.rhs.dims, group).packing
+
+
+def _packing_along_inputs(op: Op, lanes: int) -> Packing | None:
+    """Kernels of few output features, which are inner products with windows where pixels have their
+    features side by side."""
+    image, inputs = view_of(op.lhs), op.kernel_input_feature_dimension
+    if image is None or op.feature_group_count * op.batch_group_count != 1:
+        return None
+    if op.lhs.element is not op.rhs.element or not op.type.is_static:
+        return None
+    outputs = op.kernel_output_feature_dimension
+    if not inner.fits_windows(op.rhs.dims[outputs], op.rhs.dims[inputs], lanes):
+        return None
+    if [segment.stride for segment in image.dims[op.input_feature_dimension].segments] != [1]:
+        return None
+    order = (outputs, *op.kernel_spatial_dimensions, inputs)
+    return _in_order(f"along:{order}".replace(" ", ""), order)
 
 
 def _depthwise_packing(op: Op) -> Packing | None:

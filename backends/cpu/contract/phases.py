@@ -1,6 +1,7 @@
 """Convolutions in parts whose results see the same taps, each a plain convolution.
 
-A transposed convolution is one for each phase of its results.
+A transposed convolution is one for each phase of its results. Phases that see as many taps and have
+as many results are one loop of one kernel, others are kernels of their own.
 
 Where an image is dilated by `base`, a result `base * u + v` sees taps `r + base * j` alone, with
 r = (low - v) mod base, and stored pixels `u + j - (low - v - r) / base`: the others meet the zeros
@@ -17,14 +18,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
+from .geometry import Geometry
+from .operands import Phases
 from .window import Spatial
-
-if TYPE_CHECKING:
-    from .convolution import Geometry
 
 _MOST_PHASES = 16  # each is code of its own
 _LEAST_SAVED = 1 / 16  # of the products of a convolution, for which edges are parts of their own
@@ -35,17 +34,24 @@ _MOST_PARTS = 3
 def of(geometry: Geometry) -> list[Geometry]:
     """The phases of a convolution of a dilated image; the convolution alone where strides, dilated
     windows, or windows smaller than a step of the image leave it to masks."""
-    bases = [spatial.base for spatial in geometry.spatial]
-    if math.prod(bases) == 1 or math.prod(bases) > _MOST_PHASES:
+    if any(_is_open(spatial) for spatial in geometry.spatial):
         return [geometry]
-    for spatial in geometry.spatial:
-        sizes = spatial.outputs, spatial.kernel, spatial.low, spatial.size
-        if any(isinstance(size, SymbolicDim) for size in sizes):
-            return [geometry]
+    spatials = [_spread(spatial) for spatial in geometry.spatial]
+    if all(spatial.base == 1 for spatial in spatials):
+        return [geometry]
+    for spatial in spatials:
         plain = spatial.base == 1 or (spatial.stride, spatial.dilation) == (1, 1)
         if not plain or min(spatial.kernel, spatial.outputs) < spatial.base:
             return [geometry]
-    choices = [[_phase(spatial, v) for v in range(spatial.base)] for spatial in geometry.spatial]
+    # Vectors of features unroll their taps by place.
+    separate = geometry.inputs == 1
+    choices = [
+        [_phase(spatial, v) for v in range(spatial.base)] if separate or _uneven(spatial)
+        else [_shared(spatial)]
+        for spatial in spatials
+    ]  # fmt: skip
+    if math.prod(map(len, choices)) > _MOST_PHASES:
+        return [geometry]
     return [_joined(geometry, phases) for phases in itertools.product(*choices)]
 
 
@@ -70,14 +76,45 @@ def _phase(spatial: Spatial, v: int) -> _Phase:
     return _Phase(plain, start + first * step, v * spatial.output_step)
 
 
+def _is_open(spatial: Spatial) -> bool:
+    sizes = spatial.outputs, spatial.kernel, spatial.low, spatial.size
+    return any(isinstance(size, SymbolicDim) for size in sizes)
+
+
+def _spread(spatial: Spatial) -> Spatial:
+    """The dimension; of a single pixel, which may be taken for one that is dilated by any step, as
+    one whose phases see one tap each."""
+    single = (spatial.size, spatial.stride, spatial.dilation) == (1, 1, 1)
+    even = spatial.kernel > 0 and spatial.outputs % spatial.kernel == 0
+    return replace(spatial, base=spatial.kernel) if single and even else spatial
+
+
+def _uneven(spatial: Spatial) -> bool:
+    """Whether phases differ in their taps or results; of an image as it is stored there is one."""
+    return bool(
+        spatial.base == 1 or spatial.kernel % spatial.base or spatial.outputs % spatial.base
+    )
+
+
+def _shared(spatial: Spatial) -> _Phase:
+    """All phases."""
+    base, step = spatial.base, spatial.kernel_step
+    found = Phases(base, spatial.low, step)
+    plain = replace(
+        spatial, outputs=spatial.outputs // base, kernel=spatial.kernel // base,
+        low=found.lows[1], base=1, kernel_step=step * base,
+        output_step=spatial.output_step * base, reversed=False, phases=found,
+    )  # fmt: skip
+    return _Phase(plain, -step * (spatial.kernel - 1) if spatial.reversed else 0, 0)
+
+
 def edges(geometry: Geometry) -> list[Geometry]:
     """The parts of a convolution between the edges of one dim of its image; the convolution alone
     where that saves little, or leaves few rows."""
     best, parts = _LEAST_SAVED, [geometry]
     for number, spatial in enumerate(geometry.spatial):
         rows = math.prod(inner.outputs for inner in geometry.spatial[number + 1 :])
-        sizes = spatial.outputs, spatial.kernel, spatial.low, spatial.size, rows
-        if spatial.base != 1 or any(isinstance(size, SymbolicDim) for size in sizes):
+        if spatial.base != 1 or _is_open(spatial) or isinstance(rows, SymbolicDim):
             continue
         if _near_edges(spatial) <= best * spatial.outputs:
             continue

@@ -16,7 +16,7 @@ from .blocking import padded_depth
 from .left import LeftSide
 from .operands import OperandArray, constant_mask, linear_strides, unravel
 from .views import Segment
-from .window import Position, Spatial, place
+from .window import Position, Spatial, place, window_starts
 
 Value = llvm.Value
 
@@ -80,12 +80,8 @@ class WindowRuns(LeftSide):
         with f.for_range(first, last) as loop:
             coordinates = unravel(f, loop.index, [size for size, _ in self._walk])
             walked = dict(zip((s for _, s in self._walk), coordinates, strict=True))
-            starts = []
-            for position in self._positions:
-                spatial = position.spatial
-                at = walked[spatial] if position.outer is None else outer[position.outer]
-                starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
-            begin = f.mul(starts[-1], self._unit)
+            begins = window_starts(f, self._positions, outer, walked)
+            begin = f.mul(begins[-1], self._unit)
             narrow = f.splat(f.cast("trunc", begin, "i32"), lanes)
             masks = []
             for first_lane in range(0, self._run, lanes):
@@ -96,7 +92,7 @@ class WindowRuns(LeftSide):
             with f.for_range(0, self._features.size) as features:
                 offset = f.add(f.mul(features.index, self._features.stride), begin)
                 at = f.add(row, f.mul(features.index, self._feature_step))
-                self._lines(f, base, scratch, starts, 0, offset, at, masks)
+                self._lines(f, base, scratch, begins, 0, offset, at, masks)
 
     def _lines(
         self,

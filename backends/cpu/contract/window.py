@@ -14,7 +14,7 @@ from ....hlo.deciding import surely_below
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
-from .operands import ColumnGroup, OperandArray, linear_strides, not_negative, unravel
+from .operands import ColumnGroup, OperandArray, Phases, linear_strides, not_negative, unravel
 from .right import RightSide
 from .views import Segment
 
@@ -36,21 +36,49 @@ class Spatial:
     kernel_step: int  # negative where the window is reversed
     output_step: int
     reversed: bool = False
+    phases: Phases | None = None  # that share this dimension; `low` is the greatest of theirs
+
+    @property
+    def least_low(self) -> int:
+        return self.low if self.phases is None else self.phases.lows[0]
 
     @property
     def inside(self) -> bool:
         """Whether no window reaches into padding or between dilated elements."""
-        last = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation - self.low
-        return self.base == 1 and self.low <= 0 and surely_below(last, self.size)
+        last = (self.outputs - 1) * self.stride + (self.kernel - 1) * self.dilation
+        return self.base == 1 and self.low <= 0 and surely_below(last - self.least_low, self.size)
 
 
 @dataclass(frozen=True)
 class Position:
     """Where the coordinate of a spatial dimension comes from: outer coordinate `outer`, or the
-    walk over rows or columns (None)."""
+    walk over rows or columns (None); `phase`: which outer coordinate is its phase."""
 
     spatial: Spatial
     outer: int | None
+    phase: int | None = None
+
+    def low(self, f: llvm.Function, outer: Sequence[Value]) -> llvm.Operand:
+        """How far before the first pixel the first window begins."""
+        phases = self.spatial.phases
+        if phases is None or self.phase is None:
+            return self.spatial.low
+        return phases.low_of(f, outer[self.phase])
+
+
+def window_starts(
+    f: llvm.Function,
+    positions: Sequence[Position],
+    outer: Sequence[Value],
+    walked: dict[Spatial, Value],
+) -> list[Value]:
+    """Where a window begins in the (dilated) input along each dimension."""
+    found = []
+    for position in positions:
+        spatial = position.spatial
+        at = walked[spatial] if position.outer is None else outer[position.outer]
+        found.append(f.sub(f.mul(at, spatial.stride), position.low(f, outer)))
+    return found
 
 
 def place(
@@ -125,17 +153,6 @@ class WindowRight(RightSide):
             self._copy_rows(f, base, outer, column, group, scratch)
         return scratch
 
-    def _starts(
-        self, f: llvm.Function, outer: Sequence[Value], walked: dict[Spatial, Value]
-    ) -> list[Value]:
-        """Position of each dimension's window in the (dilated) input."""
-        starts = []
-        for position in self._positions:
-            spatial = position.spatial
-            at = walked[spatial] if position.outer is None else outer[position.outer]
-            starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
-        return starts
-
     # Rows of the input, copied with masks.
 
     def _copy_rows(
@@ -178,7 +195,7 @@ class WindowRight(RightSide):
         last = self._walk[-1][1]
         assert isinstance(last, Spatial)
         walked[last] = x
-        starts = self._starts(f, outer, walked)
+        begins = window_starts(f, self._positions, outer, walked)
         keep = f.tail_mask(run, lanes)
         target = f.pointer(scratch, f.sub(at, column), accumulator)
         steps = self.strides(group)
@@ -190,13 +207,13 @@ class WindowRight(RightSide):
                 moved = f.add(position, f.mul(tap.index, steps[number + 1]))
                 shift = f.mul(tap.index, spatial.dilation)
                 if number + 1 < len(self._positions):
-                    index, there = place(f, spatial, starts[number], shift)
+                    index, there = place(f, spatial, begins[number], shift)
                     both = there if exists is None else f.land(exists, there)
                     step = f.mul(index, spatial.input_step)
                     taps(number + 1, f.add(offset, step), moved, both)
                 else:
                     self._copy_run(
-                        f, spatial, f.add(starts[number], shift), base, offset, exists, keep,
+                        f, spatial, f.add(begins[number], shift), base, offset, exists, keep,
                         target, moved, steps[0], lanes,
                     )  # fmt: skip
 
@@ -269,7 +286,7 @@ class WindowRight(RightSide):
                     walked[what] = coordinate
                 else:
                     offset = f.add(offset, f.mul(coordinate, what))
-            starts = self._starts(f, [f.splat(value, lanes) for value in outer], walked)
+            begins = window_starts(f, self._positions, [f.splat(at, lanes) for at in outer], walked)
             if flat:
                 offset = start
 
@@ -278,7 +295,7 @@ class WindowRight(RightSide):
                 offset: Value,
                 position: Value,
                 exists: Value,
-                starts: Sequence[Value] = starts,
+                begins: Sequence[Value] = begins,
             ) -> None:
                 """The loops over the kernel's dimensions; a flat offset is lane 0's alone."""
                 if number == len(self._positions):
@@ -287,9 +304,9 @@ class WindowRight(RightSide):
                 spatial = self._positions[number].spatial
                 with f.for_range(0, spatial.kernel) as tap:
                     shift = f.mul(tap.index, spatial.dilation)
-                    index, there = place(f, spatial, starts[number], f.splat(shift, lanes))
+                    index, there = place(f, spatial, begins[number], f.splat(shift, lanes))
                     if flat:
-                        index = f.sub(shift, spatial.low)
+                        index = f.sub(shift, self._positions[number].low(f, outer))
                     moved = f.add(position, f.mul(tap.index, steps[number + 1]))
                     step = f.mul(index, spatial.input_step)
                     taps(number + 1, f.add(offset, step), moved, f.land(exists, there))
@@ -355,13 +372,9 @@ class WindowLeft(LeftSide):
                     strict=True,
                 )
             )
-            starts = []
-            for position in self.positions:
-                spatial = position.spatial
-                at = walked[spatial] if position.outer is None else outer[position.outer]
-                starts.append(f.sub(f.mul(at, spatial.stride), spatial.low))
+            begins = window_starts(f, self.positions, outer, walked)
             row = f.mul(f.sub(loop.index, first), self.row_stride)
-            self._taps(f, base, scratch, starts, 0, llvm.constant("i64", 0), row, None)
+            self._taps(f, base, scratch, begins, 0, llvm.constant("i64", 0), row, None)
 
     def _taps(
         self,

@@ -17,24 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ....hlo.build import Builder
 from ....hlo.deciding import at_hint, larger
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Op, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
 from ....optimizer.passes.encode import Packing
 from ... import llvm
-from ..codegen import Target
 from .blocking import PANEL_VECTORS, height_parts, largest_rows, padded_depth, row_panels
 from .epilogue import Epilogue
+from .geometry import ConvolutionKernel
 from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
 from .views import Segment, merge
-
-if TYPE_CHECKING:
-    from .convolution import Geometry
 
 _PLACES = 16  # of a transformed tile
 _TAPS = 9
@@ -99,17 +95,9 @@ def packing(op: Op, lanes: int) -> Packing:
     return Packing(1, f"winograd{width}:{order}".replace(" ", ""), forward, inverse)
 
 
-def emit_winograd(
-    module: llvm.Module,
-    name: str,
-    geometry: Geometry,
-    body: Region | None,
-    arguments: Sequence[object],
-    accumulator: str,
-    target: Target,
-) -> tuple[int, int] | None:
+def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     """Defines the kernel; its tiles and scratch bytes. None where weights are not stored so."""
-    lanes = target.lanes(accumulator)
+    geometry, lanes = kernel.geometry, kernel.lanes
     if not applies(geometry.op, lanes):
         return None
     stored = geometry.kernel.source.dims
@@ -127,36 +115,19 @@ def emit_winograd(
         (outputs // width, _TAPS, inputs, width), 0, columns, width,
         [3 * step, step],
     )  # fmt: skip
-    image = OperandArray(
-        arguments.index(geometry.input.source), geometry.input.source.element, accumulator,
-        geometry.input.offset, (geometry.batch_step,),
-    )  # fmt: skip
+    image = kernel.source(geometry.input, (geometry.batch_step,))
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
-    weights = arguments.index(geometry.kernel.source)
-    emitter = _WinogradEmitter(
-        module, name, geometry, body, len(arguments), accumulator, target, image, weights, width
-    )
-    return emitter.emit()
+    return _WinogradEmitter(kernel, image, width).emit()
 
 
 class _WinogradEmitter:
-    def __init__(
-        self,
-        module: llvm.Module,
-        name: str,
-        geometry: Geometry,
-        body: Region | None,
-        arguments: int,
-        accumulator: str,
-        target: Target,
-        image: OperandArray,
-        weights: int,
-        width: int,
-    ) -> None:
-        self.module, self.name, self.geometry = module, name, geometry
-        self.accumulator, self.image, self.weights, self.width = accumulator, image, weights, width
-        self.lanes = target.lanes(accumulator)
+    def __init__(self, kernel: ConvolutionKernel, image: OperandArray, width: int) -> None:
+        geometry, target = kernel.geometry, kernel.target
+        self.module, self.name, self.geometry = kernel.module, kernel.name, geometry
+        self.accumulator, self.image, self.width = kernel.accumulator, image, width
+        self.weights = kernel.arguments.index(geometry.kernel.source)
+        self.lanes = kernel.lanes
         self.vectors = width // self.lanes
         self.lines, self.columns = geometry.spatial
         self.across = -(-self.columns.outputs // 2)  # tiles of a line
@@ -189,7 +160,7 @@ class _WinogradEmitter:
         self.parts = -(-self.groups // self.per_part)
         op = geometry.op
         self.epilogue = Epilogue(
-            op, body, arguments, accumulator,
+            op, kernel.body, len(kernel.arguments), kernel.accumulator,
             (
                 (geometry.batch, geometry.result_batch_step),
                 (self.lines.outputs, self.lines.output_step),

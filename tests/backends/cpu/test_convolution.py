@@ -45,6 +45,10 @@ CASES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[s
     ((1, 48, 48), (7, 9), (7, 5), {"padding": ((3, 3), (2, 2)), "feature_group_count": 48}),
     ((2, 6, 12), (12, 17), (5, 3), {"padding": ((1, 1), (1, 1)), "feature_group_count": 6}),
     ((1, 4, 6), (0, 3), (3, 2), {"padding": ((2, 1), (0, 2))}),
+    # Phases that are one loop.
+    ((2, 4, 6), (7, 7), (4, 3), {"padding": ((2, 2), (3, 1)), "lhs_dilation": (2, 3)}),
+    ((1, 4, 6), (6, 6), (4, 4),
+     {"padding": ((2, 2), (2, 2)), "lhs_dilation": (2, 2), "window_reversal": (True, False)}),
 ]  # fmt: skip
 
 

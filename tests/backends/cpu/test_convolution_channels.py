@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen, contract
-from girih.backends.cpu.contract import phases
-from girih.backends.cpu.contract.convolution import geometry_of
+from girih.backends.cpu.contract import inner, phases
+from girih.backends.cpu.contract.geometry import geometry_of
 from girih.backends.cpu.contract.packing import packing_for
 from girih.hlo.build import Builder, build_region
 from girih.hlo.graph import Function, Module, Op
@@ -157,12 +157,69 @@ def test_phases_of_a_transposed_convolution() -> None:
     op, _ = convolution("NHWC", "OIHW", (1, 4, 8, 6, 7), (4, 5), **options)
     parts = phases.of(geometry_of(op))
     sizes = [[(s.outputs, s.kernel) for s in part.spatial] for part in parts]
-    assert sum(y * x for (y, _), (x, _) in sizes) == op.type.dims[1] * op.type.dims[2]
+    # The two phases along the first dim see as many taps, so they are one loop.
+    assert sum(2 * y * x for (y, _), (x, _) in sizes) == op.type.dims[1] * op.type.dims[2]
     assert {tuple(taps for _, taps in size) for size in sizes} == {(2, 2), (2, 1)}
+    assert len(parts) == 3
     strided, _ = convolution(
         "NHWC", "OIHW", (1, 4, 8, 6, 7), (4, 5), window_strides=(2, 1), **options
     )
     assert len(phases.of(geometry_of(strided))) == 1
+
+
+SHARED: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
+    ((2, 24, 40, 5, 7), (4, 4), {"lhs_dilation": (2, 2), "padding": ((2, 2), (2, 2))}),
+    ((1, 20, 24, 4, 3), (4, 10), {"lhs_dilation": (2, 5), "padding": ((3, 1), (7, 6)),
+                                  "window_reversal": (True, True)}),
+    ((1, 12, 40, 6, 5), (3, 2), {"lhs_dilation": (3, 2), "padding": ((2, 2), (1, 1)),
+                                 "window_reversal": (False, True)}),
+    ((1, 12, 40, 6, 5), (2, 2), {"lhs_dilation": (2, 2), "padding": ((-1, 1), (-2, 2))}),
+    ((2, 24, 32, 6, 30), (4, 4), {"lhs_dilation": (2, 2), "padding": ((2, 2), (2, 2)),
+                                  "feature_group_count": 2}),
+    ((3, 24, 40, 1, 1), (4, 3), {"padding": ((3, 3), (2, 2)), "window_reversal": (True, True)}),
+    ((2, 24, 3, 1, 9), (4, 4), {"padding": ((3, 3), (2, 2)), "lhs_dilation": (1, 2)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("image", IMAGES)
+@pytest.mark.parametrize("case", range(len(SHARED)))
+def test_phases_that_are_one_loop(case: int, image: str, level: str) -> None:
+    """Of dilated images, and of images of one pixel, of which each result sees one tap."""
+    sizes, window, options = SHARED[case]
+    op, inputs = convolution(image, "OIHW", sizes, window, **options)
+    (part,) = phases.of(geometry_of(op))
+    assert any(spatial.phases is not None for spatial in part.spatial)
+    check(op, inputs, codegen.host_target(level))
+
+
+FEW: list[tuple[tuple[int, ...], tuple[int, int], dict[str, Any]]] = [
+    ((2, 64, 1, 9, 13), (1, 1), {}),
+    ((2, 40, 2, 9, 13), (1, 1), {"window_strides": (2, 3)}),
+    ((1, 64, 1, 6, 32), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 40, 2, 7, 33), (3, 5), {"padding": ((1, 1), (2, 2)), "window_reversal": (True, True)}),
+    ((1, 33, 2, 12, 20), (2, 3), {"padding": ((0, 1), (1, 0)), "window_strides": (2, 2)}),
+    ((2, 32, 3, 16, 24), (4, 4), {"lhs_dilation": (2, 2), "padding": ((2, 2), (2, 2))}),
+    ((1, 256, 4, 9, 16), (3, 3), {"padding": ((2, 2), (2, 2)), "rhs_dilation": (2, 2)}),
+    ((1, 1024, 2, 4, 16), (3, 3), {"padding": ((1, 1), (1, 1))}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("case", range(len(FEW)))
+def test_few_features_are_inner_products(
+    case: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, window, options = FEW[case]
+    used: list[int] = []
+    emit = inner.emit_inner_products
+    monkeypatch.setattr(
+        "girih.backends.cpu.contract.convolution.emit_inner_products",
+        lambda *a: used.append(1) or emit(*a),
+    )
+    op, inputs = convolution("NHWC", "OIHW", sizes, window, **options)
+    check(op, inputs, codegen.host_target(level))
+    assert used or sizes[2] * 2 > codegen.host_target(level).lanes("float")
 
 
 def test_many_rows_and_groups_of_columns() -> None:
