@@ -174,10 +174,11 @@ def windowed(
 ) -> Index:
     """(i[dim] * stride + w * dilation - low) / base, where w runs over a window's positions.
 
-    `reverse`, if not 0, is the window's size: then w runs backwards.
+    `reverse`, if not 0, is the window's size: then w runs backwards. A window of one position may
+    be none, `Index()`.
     """
-    (inner,) = window.terms
-    terms = (IndexTerm(dim, stride), inner._replace(coefficient=-dilation if reverse else dilation))
+    step = -dilation if reverse else dilation
+    terms = (IndexTerm(dim, stride), *(inner._replace(coefficient=step) for inner in window.terms))
     offset = (reverse - 1) * dilation - low if reverse else -low
     return Index(terms, offset, divisor=base, dilated=base > 1)
 

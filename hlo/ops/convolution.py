@@ -237,6 +237,8 @@ def convolution_access(o: Op, padding: Sequence[tuple[int, int]]) -> Access:
     ):  # fmt: skip
         size = o.rhs.dims[kernel]
         position = rhs[kernel] = space.inner(size, IterationKind.WINDOW, "add")
+        if size == 1:  # a window of one place is there, wherever the result is
+            position = Index()
         lhs[source] = windowed(
             position, result, strides[axis], dilation[axis], padding[axis][0], base[axis],
             size if reversal[axis] else 0,

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...hlo.deciding import at_hint, current, estimating
 from ...hlo.graph import Op, Value, constant_of
+from ...hlo.ops.convolution import window_attributes
 from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
 from ..tiles.access import Box, Span, TilePropagation, access_of, inner_spans, propagate
@@ -32,6 +33,7 @@ SHORTEST_WALK = 128  # a dim that is shorter is not worth walking
 _NARROW = frozenset(("f16", "bf16", "f8E4M3FN", "f8E5M2", "i8", "ui8"))
 _TASK = 1e-7  # seconds around a task
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
+_PASSES_OF_FOLDED = 2  # of a product that is only folded: what lies between is its epilogue
 # Of the efficiency of a product of the same size; the second in a tile function whose features are
 # innermost, where windows of many channels are copied for each tile.
 _CONVOLUTION_SHARE, _CONVOLUTION_SHARE_OF_TILES = 0.7, 0.45
@@ -293,6 +295,10 @@ class Counter:
         self.busy = np.zeros(self.count)  # seconds of computing, of one task
         self.traffic: list[Traffic] = []
         self.computed = {result for op in group.ops for result in op.results}
+        self.users: dict[Value, list[Op]] = {}
+        for op in group.ops:
+            for value in dict.fromkeys(op.operands):
+                self.users.setdefault(value, []).append(op)
 
     def numbers(self, values: Iterable[Expression]) -> list[Any]:
         return [self.number(value) for value in values]
@@ -391,13 +397,23 @@ class Counter:
         elif op.name == "transpose":
             self.busy = self.busy + times * size * 2 / self.machine.math.simple
         if self.materialised(op):
-            self.intermediate(size * times * op.results[0].element.bits / 8, scratch)
+            passes = _PASSES_OF_FOLDED if self.is_folded(op) else _PASSES
+            bytes = size * times * op.results[0].element.bits / 8
+            self.intermediate(bytes * passes, scratch)
 
     def intermediate(self, bytes: Any, scratch: Any) -> None:
-        """A value of a task that other operations of it read."""
+        """What all passes over a value of a task move that other operations of it read."""
         # The operations on a tile wait for it; nothing else is there to be done meanwhile.
-        total = bytes * _PASSES * self.tasks
+        total = bytes * self.tasks
         self.traffic.append(Traffic(total, scratch, "copy", overlapped=False))
+
+    def is_folded(self, op: Op) -> bool:
+        """Whether a contraction's result is only folded, behind what its epilogue computes."""
+        users = self.users.get(op.results[0], ())
+        while len(users) == 1 and users[0].definition.pattern == "elementwise":
+            users = self.users.get(users[0].results[0], ())
+        folded = len(users) == 1 and users[0].name == "reduce"
+        return folded and op.definition.pattern == "contract"
 
     def rate(self, op: Op) -> float:
         math = self.machine.math
@@ -410,7 +426,7 @@ class Counter:
         order."""
         depth, columns = self.right_side(op)
         share = 1.0
-        if op.name == "convolution":
+        if op.name == "convolution" and not is_pointwise(op):
             innermost = op.output_feature_dimension == op.type.rank - 1
             tiled = innermost and not self.alone
             share = _CONVOLUTION_SHARE_OF_TILES if tiled else _CONVOLUTION_SHARE
@@ -474,6 +490,19 @@ class Counter:
         size = value.tensor.size
         count = size if isinstance(size, int) else self.number(expression(size))
         return count * (value.element.bits / 8)
+
+
+def is_pointwise(op: Op) -> bool:
+    """Whether a convolution is a product of its image's rows, read where they lie: one tap, no
+    padding, and features innermost on both sides."""
+    strides, padding, base, _, _ = window_attributes(op)
+    return (
+        op.feature_group_count == op.batch_group_count == 1
+        and op.input_feature_dimension == op.output_feature_dimension == op.type.rank - 1
+        and all(op.rhs.dims[d] == 1 for d in op.kernel_spatial_dimensions)
+        and all(one == 1 for one in (*strides, *base))
+        and not any(map(any, padding))
+    )
 
 
 def gathers(op: Op) -> bool:

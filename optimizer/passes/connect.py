@@ -50,6 +50,8 @@ MARGIN, MARGIN_FOR_MEMORY = 1.08, 0.97
 TRIES = 4  # tilings that are asked about
 _NOISE = 0.01  # of a predicted time
 _KINDS = frozenset({"loop", "rows", "contract"})
+# Blocks of threads share long folds, which tile functions do not.
+_KINDS_OF_EXECUTORS = _KINDS | {"reduce"}
 
 
 class Judged(NamedTuple):
@@ -289,8 +291,9 @@ class _Queue:
 
     def run(self) -> Nodes:
         """The nodes after all moves that gain something."""
+        kinds = _KINDS_OF_EXECUTORS if self.machine.blocks is None else _KINDS
         for op in self.region.ops:
-            if op.name == "fusion" and op.kind in _KINDS and not _widens_weight(op):
+            if op.name == "fusion" and op.kind in kinds and not _widens_weight(op):
                 self.nodes.add(op)
         for node in self.nodes.all:
             self.register(node)

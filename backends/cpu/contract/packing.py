@@ -115,9 +115,10 @@ class _Panels:
     def _windows(self) -> PackedWindows | None:
         """Windows are any steps of whole panels; kernels of grouped steps may read on behind the
         last one of a window."""
-        if len(self.depth) != 1 or len(self.columns) != 1 or self.group > 1 or self.step > 1:
+        depth = [d for d in self.depth if self.dims[d] != 1] or list(self.depth[:1])
+        if len(depth) != 1 or len(self.columns) != 1 or self.group > 1 or self.step > 1:
             return None
-        steps = ((self.columns[0], self.width), (self.depth[0], 1), None)
+        steps = ((self.columns[0], self.width), (depth[0], 1), None)
         return PackedWindows(steps, lambda dims: replace(self, dims=dims).packing)
 
 

@@ -121,11 +121,11 @@ class _ColumnsEmitter:
             return
         if self.target.vector_bits == 512:
             width = self.width
-            mask = f.tail_mask(f.lift(self.columns - start, "i64"), width)
+            mask, depth = f.tail_mask(f.lift(self.columns - start, "i64"), width), scopes.depth
             with scopes.loop(
                 start, start + 1, width, extent=self.columns, lanes=CONSECUTIVE, multiple=1
             ) as (at, _):
-                self._block(at, 1, width, Mask(mask, 0))
+                self._block(at, 1, width, Mask(mask, depth))
             return
         with scopes.loop(start, self.columns, 1, extent=self.columns) as (at, _):
             self._block(at, 1, 1, None)

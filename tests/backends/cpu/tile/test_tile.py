@@ -321,6 +321,21 @@ def test_reductions_over_columns_share_their_passes(columns: int) -> None:
     check(op, inputs, tolerance=1e-5, target=codegen.host_target("baseline"))
 
 
+def test_columns_behind_the_last_vector_share_a_number() -> None:
+    rows, columns = 12, 10
+
+    def body(b: Any, x: Any, scale: Any, out: Any) -> None:
+        zero = b.constant(0, INDEX)
+        value = b("tile_load", x, zero, zero, sizes=(rows, columns))
+        total = b.reduce("add", value, b.constant(0, tensor()), (0,))
+        shared = b("exponential", b("tile_load", scale, sizes=()))
+        b.op("tile_store", [out, b("multiply", total, spread(b, shared, (columns,), ())), zero])
+
+    inputs = [f32(rows, columns), f32()]
+    op = call(body, inputs, [tensor(columns)], ())
+    check(op, inputs, tolerance=1e-5)
+
+
 def test_products_are_turned_where_nothing_is_transposed_back() -> None:
     op = attention(1, 64, 16, 16, 32)
     region = swap_operands(op.regions[0], codegen.level_target("avx512"))
