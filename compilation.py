@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .backends import SIMULATED, Backend, find
+from .backends.interface import Scheduled
 from .entries import hardest_first, with_equal_weights
 from .frontends.source import tuning_in
-from .hlo.deciding import decided_by, estimating
+from .hlo.deciding import Decisions, decided_by
 from .hlo.derivation import constant_weight
 from .hlo.errors import UserError
 from .hlo.files import kind_of_file
-from .hlo.graph import Module, Op, Weight, signature_of
+from .hlo.graph import Module, Weight, signature_of
 from .hlo.verify import verify
 from .lowering import EntryLowering, Lowered, Progress, check_limit, hot_ranges, left_out
 from .optimizer.licence import Ledger
@@ -273,16 +274,22 @@ def _emitted(
     functions = [one for module in fused.values() for one in module.functions.values()]
     read_by_kernels = [of_kernels[name] for name in sorted(used_weights(functions))]
     with computed([*of_bundle.values(), *read_by_kernels]):
-        steps: dict[str, Schedule] = {}
-        for name, module in fused.items():
-            with decided_by(entries[name].decisions):
-                steps[name] = schedule(module, backend.in_tiles)
-        notes = {
-            name: (*fused[name].notes, *told, *_slow(one, backend), *steps[name].notes)
+        made = {
+            name: scheduled(fused[name], one.decisions, backend, told)
             for name, one in entries.items()
         }
-        built, image = backend.build([(steps[name], notes[name]) for name in entries])
-    return _Emitted(steps, built, image)
+        built, image = backend.build(list(made.values()))
+    return _Emitted({name: steps for name, (steps, _) in made.items()}, built, image)
+
+
+def scheduled(
+    fused: Module, decisions: Decisions | None, backend: Backend, told: Sequence[str] = ()
+) -> Scheduled:
+    """The steps of a module whose operations are kernels, with the notes that its plan bears.
+    told: notes of choices."""
+    with decided_by(decisions):
+        steps = schedule(fused, backend.in_tiles)
+    return steps, (*fused.notes, *told, *steps.notes)
 
 
 def _plans(
@@ -319,20 +326,6 @@ def _with_others(entries: Mapping[str, Lowered]) -> dict[str, Lowered]:
     for name, one in entries.items():
         found |= {f"{name}/{n}": other for n, other in enumerate(one.others, 1)}
     return found
-
-
-def _slow(lowered: Lowered, backend: Backend) -> list[str]:
-    """A note for each reason why operations are slow on the backend, in a likely call: how many,
-    and the first."""
-    slow: dict[str, list[Op]] = {}
-    with decided_by(lowered.decisions), estimating():
-        for op in lowered.simple.walk():
-            if why := backend.slow(op):
-                slow.setdefault(why, []).append(op)
-    return [
-        f"{ops[0].place}{ops[0].name}: {why}" + (f" ({len(ops)} operations)" if ops[1:] else "")
-        for why, ops in slow.items()
-    ]
 
 
 def _refuse_notes(plan: Any) -> None:

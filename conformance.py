@@ -19,7 +19,7 @@ from .hlo.errors import CompilerBug, UnsupportedError, UserError
 from .hlo.interpret import interpret
 from .hlo.ops import DEFINITIONS
 from .hlo.room import OpDefinition
-from .hlo.tiling import TILE_OPS
+from .hlo.verify import HLO
 from .options import Options
 
 SECONDS = 300  # of one operation's cases
@@ -41,7 +41,7 @@ def check(target: str, only: Sequence[str] = ()) -> Iterator[Report]:
     if unknown := set(only) - {definition.name for definition in DEFINITIONS}:
         raise UserError(f"there is no operation '{min(unknown)}'")
     for definition in DEFINITIONS:
-        if definition.name not in TILE_OPS and (not only or definition.name in only):
+        if HLO.holds(definition) and (not only or definition.name in only):
             report = _apart(target, definition)
             if report.agreed or report.limited or report.failed:
                 yield report

@@ -7,7 +7,8 @@ with which that is compared, for ranges of sizes, and for calls that guards leav
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from .backends import Backend
@@ -110,14 +111,9 @@ class EntryLowering:
         that its code is tuned for, where calls decide them; None: likely ones."""
         backend, options, say = self.backend, self.options, self.say
         passes = pipeline_for(backend, options, self.ledger, alike=self.alike)
-        decisions = None
-        if backend.open_sizes:
-            module = self.with_inferred_sizes(module) if is_open(module) else module
-            decisions = decisions_about(module, call)
-            if decisions is not None:
-                require_proven_sizes(module)  # no code looks whether sizes are equal
-        names = () if decisions is None else tuple(decisions.assumptions.symbols)
-        with decided_by(decisions), codeable("", module.name or "the program", names):
+        if backend.open_sizes and is_open(module):
+            module = self.with_inferred_sizes(module)
+        with tuned(module, backend, call) as decisions:
             simple, fused = passes.run(
                 module, on_pass=say, disable=options.disable, shared=self.shared
             )
@@ -172,6 +168,21 @@ class EntryLowering:
         if module not in self.inferred:
             self.inferred[module] = with_inferred_sizes(module)
         return self.inferred[module]
+
+
+@contextmanager
+def tuned(
+    module: Module, backend: Backend, call: Mapping[str, int] | None = None
+) -> Iterator[Decisions | None]:
+    """Inside, passes decide about the sizes that calls of the module decide. call: the sizes that
+    code is tuned for; None: likely ones."""
+    decisions = decisions_about(module, call) if backend.open_sizes else None
+    names: tuple[str, ...] = ()
+    if decisions is not None:
+        require_proven_sizes(module)  # no code looks whether sizes are equal
+        names = tuple(decisions.assumptions.symbols)
+    with decided_by(decisions), codeable("", module.name or "the program", names):
+        yield decisions
 
 
 def hot_ranges(lowered: Mapping[str, Lowered], options: Options) -> dict[str, list[Range]]:

@@ -10,9 +10,9 @@ from importlib.metadata import EntryPoint, entry_points
 from ..hlo.errors import UserError
 from ..optimizer.tuning import Tuner
 from ..options import Options
-from .interface import API, SIMULATED, Backend, Plugin
+from .interface import API, SIMULATED, Backend, Plugin, Stage
 
-__all__ = ["API", "SIMULATED", "Backend", "Plugin", "find", "plugin", "plugins"]
+__all__ = ["API", "SIMULATED", "Backend", "Plugin", "Stage", "find", "plugin", "plugins"]
 
 GROUP = "girih.backends"  # of entry points
 # Where the backends of each family of targets are: `backend(target, options, tuner)`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..hlo.graph import Op
@@ -19,6 +19,19 @@ SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
 
 
 Scheduled = tuple[Schedule, tuple[str, ...]]  # with the notes that its plan bears
+KERNELS = "kernels"  # the last stage of a program: its operations are kernels
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A text that a kernel becomes on its way to code, by the function that compilation runs.
+
+    takes: the stage whose text `run` is given; `KERNELS`: it is given the kernel's operation. What
+    no stage takes tells of decisions alone, or is the last one.
+    """
+
+    takes: str
+    run: Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,8 @@ class Backend:
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point.
-    `capabilities`: what its contractions are made of, where the optimizer chooses their forms."""
+    `capabilities`: what its contractions are made of, where the optimizer chooses their forms.
+    `stages`: the texts that a kernel becomes, in order; those of the whole program come before."""
 
     name: str
     build: Callable[[Sequence[Scheduled]], tuple[list[Any], bytes]]
@@ -63,6 +77,7 @@ class Backend:
     splits_complex: bool = False
     shared_packing: Callable[[Op], Any] | None = None
     capabilities: Capabilities | None = None
+    stages: Mapping[str, Stage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

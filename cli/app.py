@@ -292,31 +292,64 @@ def bench(
 def dump(
     source: Source,
     entry: Entry = None,
-    after: Annotated[
+    stage: Annotated[
+        str,
+        typer.Option(
+            "--stage",
+            metavar="NAME",
+            help="A stage, a pass (as it is behind that), or all; an unknown name lists them.",
+        ),
+    ] = "import",
+    kernel: Annotated[
         str | None,
         typer.Option(
-            "--after",
-            metavar="PASS",
-            help="Show the program after this pass; default: as imported. An unknown name lists "
-            "the passes.",
+            "--kernel", metavar="NAME", help="Of one kernel alone, by its name in the plan."
         ),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="STAGE",
+            help="SOURCE is the text of this stage: show what becomes of it.",
+        ),
+    ] = None,
+    origins: Annotated[
+        bool, typer.Option("--origins", help="Operations say which line they come from.")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write to a file instead of stdout; a folder for --stage all."
+        ),
     ] = None,
     target: Target = "cpu",
     settings: Settings = None,
+    size: Size = None,
     as_json: Json = False,
 ) -> None:
-    """Print the program as the compiler sees it, after any pass.
+    """Print what a program is at any stage of its compilation, or after any pass.
+
+    Stages of all targets are import, simplify, fuse, connect, kernels and plan. Between the last
+    two, kernels are llvm and asm for CPUs, and layouts, pipeline, llvm and ptx for NVIDIA's GPUs.
 
     Examples:
 
       girih dump model.pt2
 
-      girih dump model.pt2 --after fuse -o fused.txt
+      girih dump model.pt2 --stage fuse -o fused.txt
+
+      girih dump fused.txt --from fuse --stage kernels
+
+      girih dump model.pt2 --stage all -o stages --target nvidia:sm_90a
+
+      girih dump model.pt2 --stage llvm --kernel contract_tanh_0
     """
-    _command("compiling").dump_source(source, after, output, target, settings or [], as_json, entry)
+    dumping = _command("dumping")
+    dumping.dump_source(
+        source, dumping.Wanted(stage, kernel, since, origins), output, target, settings or [],
+        as_json, entry, size or [],
+    )  # fmt: skip
 
 
 @app.command()

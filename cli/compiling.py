@@ -1,4 +1,4 @@
-"""`girih compile` and `girih dump`, and how the commands read a SOURCE."""
+"""`girih compile`, and how the commands read a SOURCE."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..hlo.errors import UserError
 from ..hlo.graph import Module
 from ..hlo.interpret import interpret
 from ..hlo.stated_sizes import Stated, read_stated_sizes
+from ..lowering import tuned
 from ..optimizer.pipeline import Pipeline, pipeline_for
 from ..options import Options
 from ..partitioning import AUTO
@@ -47,7 +48,7 @@ def compile_source(
     entries: NAME=SOURCE of each entry point, instead of one source. state: as `--state` says it.
     """
     options = read_options(settings)
-    options = options if source is None else _with_tuning(options, source)
+    options = options if source is None else with_tuning(options, source)
     options = replace(options, hot=(*options.hot, *hot))
     mesh, shardings = _lying(*lying)
     times: dict[str, float] = {}
@@ -116,47 +117,17 @@ def _notes(modules: Mapping[str, Module], program: Any) -> list[str]:
     return told
 
 
-def dump_source(
-    source: str,
-    after: str | None,
-    output: Path | None,
-    target: str,
-    settings: Sequence[str],
-    as_json: bool,
-    entry: str | None = None,
-) -> None:
-    """Print the program after a pass, or as imported."""
-    if after is None:
-        module = import_source(source, entry)
-    else:
-        module, _ = passed(source, target, read_options(settings), after, entry)
-    text = str(module)
-    if as_json:
-        count = sum(1 for _ in module.walk())
-        text = show.json_text({"after": after or "import", "operations": count, "text": text})
-    if output is None:
-        print(text)
-    else:
-        try:
-            output.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{output}: cannot write: {error.strerror or error}") from error
-
-
 def passed(
-    source: str,
-    target: str,
-    options: Options,
-    after: str | None = None,
-    entry: str | None = None,
+    source: str, target: str, options: Options, entry: str | None = None
 ) -> tuple[Module, Backend]:
-    """The program of a source as a compilation for `target` has it after a pass, or after all, and
-    what would make its kernels."""
-    options = _with_tuning(options, source)
+    """The program of a source as a compilation for `target` has it after all passes, and what would
+    make its kernels."""
+    options = with_tuning(options, source)
     module = import_source(source, entry)
     backend = find(target, options, tuner_for(module, options))
-    passes = pipeline_for(backend, options)
-    return passes.run(module, disable=options.disable, stop_after=after)[1], backend
+    with tuned(module, backend):
+        passes = pipeline_for(backend, options)
+        return passes.run(module, disable=options.disable)[1], backend
 
 
 def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
@@ -164,10 +135,12 @@ def pipeline_of(module: Module, target: str, options: Options) -> Pipeline:
     return pipeline_for(find(target, options, tuner_for(module, options)), options)
 
 
-def import_source(source: str, entry: str | None = None) -> Module:
+def import_source(
+    source: str, entry: str | None = None, sizes: Mapping[str, Stated] | None = None
+) -> Module:
     """The module of a file, or of what a function in a Python file returns: of the entry point that
-    is named, where there are several."""
-    modules = import_entries(source)
+    is named, where there are several. sizes: what open sizes are."""
+    modules = import_entries(source, sizes=sizes)
     return modules[show.chosen_entry(source, tuple(modules), entry)]
 
 
@@ -219,7 +192,7 @@ def read_said(shards: Sequence[str]) -> dict[str, tuple[Any, ...]] | str | None:
     return read_shardings(shards) if shards else None
 
 
-def _with_tuning(options: Options, source: str) -> Options:
+def with_tuning(options: Options, source: str) -> Options:
     """The options with the tuning of the source, where that is a bundle that has one."""
     if options.tuning is None and tuning_in(Path(source)) is not None:
         return replace(options, tuning=source)

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 READABLE_ELEMENTS = 16  # longer constants are written as bytes
 
 
-def print_module(module: Module, origins: bool = False) -> str:
-    """The module's text; with `origins` it also says where each operation comes from."""
+def print_module(
+    module: Module, origins: bool = False, more: Mapping[Op, Mapping[str, Any]] | None = None
+) -> str:
+    """The module's text; with `origins` it also says where each operation comes from. more:
+    attributes that operations have in the text alone."""
     lines = [f"girih 1.0 module {json.dumps(module.name)} entry @{module.entry} {{"]
     for name, symbol in module.symbols.items():
         lines.append(f"  symbol {name} {_symbol_text(symbol)}")
@@ -51,8 +54,15 @@ def print_module(module: Module, origins: bool = False) -> str:
         lines.append(f"  attributes {attributes_text(module.attributes)}")
     lines += [f"  note {json.dumps(note)}" for note in module.notes]
     for function in module.functions.values():
-        lines += _Printer(origins).function(function)
+        lines += _Printer(origins, more).function(function)
     return "\n".join([*lines, "}", ""])
+
+
+def names_in(function: Function) -> Mapping[Value, str]:
+    """What the values of a function are called in the text of its module."""
+    printer = _Printer()
+    printer.function(function)
+    return printer.names
 
 
 def _symbol_text(symbol: Symbol) -> str:
@@ -69,16 +79,17 @@ def _by(origin: str) -> str:
 
 def print_op(op: Op, names: Mapping[Value, str] | None = None) -> str:
     """One operation on one line, regions left out; for messages."""
-    printer = _Printer(False)
+    printer = _Printer()
     printer.names = dict(names or {})
     return printer.head(op)
 
 
 class _Printer:
-    def __init__(self, origins: bool) -> None:
-        self.origins = origins
+    def __init__(
+        self, origins: bool = False, more: Mapping[Op, Mapping[str, Any]] | None = None
+    ) -> None:
+        self.origins, self.more = origins, more or {}
         self.names: dict[Value, str] = {}
-        self.printed: set[Region] = set()
         self.count = 0
 
     def name(self, value: Value) -> str:
@@ -124,10 +135,9 @@ class _Printer:
         return lines
 
     def region(self, region: Region, indent: str) -> list[str]:
-        if region in self.printed:  # several operations share it: it has names of its own in each
-            for value in (*region.arguments, *(v for op in region.ops for v in op.results)):
-                self.names.pop(value, None)
-        self.printed.add(region)
+        # What several regions share, or several operations, has names of its own in each.
+        for value in (*region.arguments, *(v for op in region.ops for v in op.results)):
+            self.names.pop(value, None)
         parts = [f"{self.name(a)}: {type_text(a.type)}" for a in region.arguments]
         return [
             f"{indent}region({', '.join(parts)}) {{",
@@ -139,7 +149,8 @@ class _Printer:
     def head(self, op: Op) -> str:
         left = ", ".join(map(self.name, op.results))
         operands = ", ".join(map(self.name, op.operands))
-        attributes = f" {attributes_text(op.attributes)}" if op.attributes else ""
+        stated = {**op.attributes, **self.more[op]} if op in self.more else op.attributes
+        attributes = f" {attributes_text(stated)}" if stated else ""
         types = ", ".join(map(type_text, op.result_types))
         equals = " = " if left else ""
         return f"{left}{equals}{op.name}({operands}){attributes}{' : ' if types else ''}{types}"
@@ -234,7 +245,7 @@ def dense_text(dense: Dense) -> str:
 def canonical_op(op: Op) -> str:
     """A text that two operations share if and only if they compute the same on the same types:
     operands, results and origins do not count, regions and attributes do."""
-    printer = _Printer(False)
+    printer = _Printer()
     for value in op.operands:
         printer.name(value)
     types = ", ".join(type_text(value.type) for value in op.operands)

@@ -43,6 +43,7 @@ from .passes.loops import Loops
 from .passes.mask_bounded import MaskBounded
 from .passes.matmul_precision import MatmulPrecision
 from .passes.narrow import Narrow
+from .passes.note_slow import NoteSlow
 from .passes.one_device import OneDevice
 from .passes.order import Order
 from .passes.require_static import RequireStatic
@@ -67,6 +68,9 @@ NUMERICS: dict[str, Licence] = {
     "reassociates": IGNORES_ZERO_SIGN | REASSOCIATES,
     "assumes-finite": IGNORES_ZERO_SIGN | REASSOCIATES | ASSUMES_FINITE,
 }
+
+# The stages that every compilation goes through first, each with the pass that ends it.
+STAGES = {"simplify": "", "fuse": Fuse.name, "connect": KernelPrologues.name, "kernels": Order.name}
 
 
 def simplify_pipeline(
@@ -159,7 +163,8 @@ def lowering_pipeline(
         kernels.append(Kernels(model, able))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
-    return (ChannelsLast(), *split, *kernels, UndoLog(), Order(backend.in_tiles))
+    first = NoteSlow(backend.slow), ChannelsLast()
+    return (*first, *split, *kernels, UndoLog(), Order(backend.in_tiles))
 
 
 def pipeline_for(
@@ -193,6 +198,22 @@ class Pipeline:
     references: tuple[Pass, ...] = ()
     lower: tuple[Pass, ...] = ()
 
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """All of them, in order."""
+        return (*self.simplify, *self.references, *self.lower)
+
+    @property
+    def stages(self) -> dict[str, int]:
+        """How many passes lead to each of `STAGES`."""
+        first = len(self.simplify) + len(self.references)
+        lower = [step.name for step in self.lower]
+        return {
+            name: first + len(lower) - lower[::-1].index(end) if end else first
+            for name, end in STAGES.items()
+            if not end or end in lower
+        }
+
     def run(
         self,
         module: Module,
@@ -204,6 +225,8 @@ class Pipeline:
         check: bool = False,
         on_module: Callable[[str, Pass, Module, Module], None] | None = None,
         shared: Shared | None = None,
+        since: str | None = None,
+        on_stage: Callable[[str, Module], bool] | None = None,
     ) -> tuple[Module, Module]:
         """The program that a bundle stores, and the one after all passes.
 
@@ -217,13 +240,16 @@ class Pipeline:
         on_module: called after each pass with a name that means this run alone, the pass, and the
             module before and after it.
         shared: what runs of equal passes for other likely calls have found, and this one adds to.
+        since: one of `STAGES`, which the module has behind it already.
+        on_stage: called at the end of each of `STAGES` with its name and the module; False stops.
         """
         first, second = len(self.simplify), len(self.simplify) + len(self.references)
         simple = simplified = module
-        passes = (*self.simplify, *self.references, *self.lower)
-        numbered = _numbered(passes, disable, stop_after)
+        numbered = _numbered(self.passes, disable, stop_after)
+        stages = {number: name for name, number in self.stages.items()}
         held: Level | None = None  # the level at which the module is known to be
-        source, begin, connect = module, 0, _place_of_connect(passes)
+        source, connect = module, _place_of_connect(self.passes)
+        begin = self.stages[since] if since else 0
         known = None if shared is None else shared.reached(source, stop_after is None)
         if known is not None:
             number, simple, simplified, module, held, _ = known
@@ -241,7 +267,7 @@ class Pipeline:
                         on_module(max(names, key=len), step, before, module)
                     if dump is not None:
                         dump.mkdir(parents=True, exist_ok=True)
-                        (dump / f"{number:02d}-{step.name}.txt").write_text(f"{module}\n")
+                        (dump / f"{number:02d}-{step.name}.txt").write_text(str(module))
                 if number < first:
                     simplified = module
                     if module.meshes or not simple.meshes:
@@ -249,7 +275,8 @@ class Pipeline:
                 if shared is not None:
                     reached = Reached(number, simple, simplified, module, held)
                     shared.keep(source, reached, second, connect)
-                if stop_after in names:
+                name = stages.get(number + 1)
+                if stop_after in names or name and on_stage and not on_stage(name, module):
                     break
         return simple, module
 

@@ -80,6 +80,11 @@ class KernelEntry:
     index: int
     origins: dict[Origin, None] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """What it is called in its plan."""
+        return f"{kernel_kind(self.op)}_{headline(kernel_ops(self.op))}_{self.index}"
+
 
 Facts = Callable[[str, Op], KernelFacts]  # (canonical text, operation); UnsupportedError if none
 
@@ -186,7 +191,7 @@ class Planner:
         ops = kernel_ops(entry.op)
         message = self.plan.kernels.add()
         message.kind = kernel_kind(entry.op)
-        message.name = f"{message.kind}_{headline(ops)}_{entry.index}"
+        message.name = entry.name
         message.scratch_bytes = largest(entry.facts.scratch_bytes)
         message.ops.extend(ops)
         for origin in list(entry.origins)[:16]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import gzip
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read at the first import of a fr
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 ROOT = Path(__file__).resolve().parent.parent
+SHOWN = 60  # lines of how a golden file differs
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the zoo: `from models import ZOO`
 
 
@@ -126,7 +128,8 @@ def no_kept_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """`golden(name, text)`: text equals tests/golden/<test file>/<name>; a missing file fails.
+    """`golden(name, text)`: text equals tests/golden/<test file>/<name>; a missing file fails. A
+    file whose name ends in .gz is packed.
 
     `pytest --update-golden` writes the files; the change then shows in the diff of the commit.
     """
@@ -135,16 +138,20 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
     def compare(name: str, text: str) -> None:
         path = folder / name
+        packed = path.suffix == ".gz"
         if update:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            data = text.encode()
+            path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
             return
         assert path.exists(), f"no golden file {path.relative_to(ROOT)}; run pytest --update-golden"
-        expected = path.read_text()
+        data = path.read_bytes()
+        expected = (gzip.decompress(data) if packed else data).decode()
         if text != expected:
             difference = difflib.unified_diff(
                 expected.splitlines(), text.splitlines(), "golden", "now", lineterm=""
             )
-            pytest.fail(f"{path.relative_to(ROOT)} differs:\n" + "\n".join(difference))
+            shown = "\n".join(list(difference)[:SHOWN])
+            pytest.fail(f"{path.relative_to(ROOT)} differs (--update-golden keeps it):\n{shown}")
 
     return compare

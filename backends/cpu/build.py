@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...hlo.deciding import current
 from ...hlo.graph import Op
 from ...hlo.sizes import SizeConstraint
+from ...hlo.text import canonical_op
 from ...optimizer.plan import KernelFacts, Planner
 from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
-from ..interface import Scheduled
+from ..interface import KERNELS, Scheduled, Stage
 from ..jobs import pool
 from ..llvm.target import KernelCode
 from . import executor
@@ -78,11 +79,7 @@ class _Job:
                 decisions.guards.update(dict.fromkeys(known.facts.guards))
             return known.facts
         with nullcontext({}) if decisions is None else decisions.recording() as guards:
-            code = emit(op, target, self.blockings.get(text))
-        # The name is the content's, so that kernels of equal text are linked once.
-        content = code.object + code.ir_text.encode()
-        symbol = f"kernel_{hashlib.blake2b(content, digest_size=12).hexdigest()}"
-        ir_text = code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}(")
+            code, symbol, ir_text = emitted(op, target, self.blockings.get(text))
         if symbol not in self.objects and code.object:
             self.objects[symbol] = pool().submit(renamed, code.object, code.symbol, symbol)
         elif symbol not in self.objects:
@@ -143,6 +140,32 @@ def build(
         for entry, kernel in zip(some, made, strict=True):
             plan.kernels[entry.index].entry = image.symbols[kernel.symbol]
     return plans, image.data
+
+
+def stages(target: Target, blockings: Callable[[], Mapping[str, Blocking]]) -> dict[str, Stage]:
+    """The texts of a kernel: LLVM's, then those that the target makes of it."""
+
+    def llvm(op: Op) -> str:
+        return emitted(op, target_for(op, target), blockings().get(canonical_op(op))).ir_text
+
+    return {"llvm": Stage(KERNELS, llvm), **target.stages()}
+
+
+class EmittedKernel(NamedTuple):
+    """A kernel's code, the symbol that it gets, and its LLVM text with that; "" for an object that
+    was compiled elsewhere."""
+
+    code: KernelCode
+    symbol: str
+    ir_text: str
+
+
+def emitted(op: Op, target: Target, blocking: Blocking | None) -> EmittedKernel:
+    """A kernel, named by its content, so that kernels of equal text are linked once."""
+    code = emit(op, target, blocking)
+    content = code.object + code.ir_text.encode()
+    symbol = f"kernel_{hashlib.blake2b(content, digest_size=12).hexdigest()}"
+    return EmittedKernel(code, symbol, code.ir_text.replace(f"@{code.symbol}(", f"@{symbol}("))
 
 
 def target_for(op: Op, target: Target) -> Target:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.extras import require
 from ...optimizer.machine import Machine
 from .. import llvm
+from ..interface import Stage
 from ..llvm import unlocked
 from ..llvm.target import Target as AnyTarget
 
@@ -38,6 +41,8 @@ _LEVELS = {
     ),
     "aarch64": (("neon", ("neon",), 128),),
 }  # fmt: skip
+_FEATURES = re.compile(r'"target-features"="([^"]*)"')
+_Code = TypeVar("_Code")
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,10 @@ class Target(AnyTarget):
     def compiled(self, ir_text: str) -> bytes:
         """The ELF object of an IR module: what another backend of CPUs does its own way."""
         return compile_object(ir_text, self)
+
+    def stages(self) -> dict[str, Stage]:
+        """The texts on the way of `compiled`, behind LLVM's ("llvm")."""
+        return {"asm": Stage("llvm", lambda ir_text: compile_assembly(ir_text, self))}
 
     def module(self) -> llvm.Module:
         """An empty module of this target."""
@@ -162,7 +171,22 @@ def make_target(triple: str, present: set[str], level: str | None = None) -> Tar
 
 
 def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> bytes:
-    """The ELF object of an IR module. `optimize` False skips the clean-up passes.
+    """The ELF object of an IR module. `optimize` False skips the clean-up passes."""
+    return _compiled(ir_text, target, unlocked.emit_object, optimize)
+
+
+def compile_assembly(ir_text: str, target: Target) -> str:
+    """The object of an IR module as assembly, with the instructions that its functions may have."""
+    found = _FEATURES.search(ir_text)
+    allowed = {name.lstrip("+") for name in found[1].split(",")} if found else set()
+    kept = tuple(name for name in target.features if name in allowed)
+    return _compiled(ir_text, replace(target, features=kept), unlocked.emit_assembly)
+
+
+def _compiled(
+    ir_text: str, target: Target, emit: Callable[[Any, Any], _Code], optimize: bool = True
+) -> _Code:
+    """What LLVM emits of an IR module.
 
     The text is parsed and verified first, so a mistake of an emitter is a CompilerBug, not an
     abort inside LLVM.
@@ -184,7 +208,7 @@ def compile_object(ir_text: str, target: Target, *, optimize: bool = True) -> by
             builder = binding.create_pass_builder(machine, options)
             with _pipeline(binding) as passes:
                 unlocked.run_passes(passes, module, builder)
-        return unlocked.emit_object(machine, module)
+        return emit(machine, module)
 
 
 def _pipeline(binding: Any) -> Any:

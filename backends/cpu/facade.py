@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -16,8 +16,9 @@ from ...options import Options
 from ..cache import CompiledKernel, open_cache
 from ..interface import Backend, Scheduled
 from ..plain.opaque import EMITTERS
-from .build import begin_executor, build
+from .build import begin_executor, build, stages
 from .codegen import Target, host_target, level_target
+from .contract.blocking import Blocking
 from .contract.packing import packing_for
 from .foreign import lacks
 from .machines import HOST, find, host_name, label, machine_of
@@ -64,9 +65,11 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
     disk = open_cache(options.cache)
     begun: list[Future[CompiledKernel]] = []
 
+    def blockings() -> Mapping[str, Blocking]:
+        return {} if choices is None else choices.blockings
+
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        blockings = None if choices is None else choices.blockings
-        return build(schedules, target, name, disk, blockings, *begun)
+        return build(schedules, target, name, disk, blockings(), *begun)
 
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]
@@ -90,5 +93,5 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         begin=begin, lacks=lambda op: lacks(op, target.general), slow=lambda op: slow(op, target),
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
         open_sizes=True, splits_complex=True,
-        expands=lambda op: op.name in EMITTERS and has_blocks(op),
+        expands=lambda op: op.name in EMITTERS and has_blocks(op), stages=stages(target, blockings),
     )  # fmt: skip

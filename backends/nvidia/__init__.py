@@ -56,5 +56,5 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         lacks=lambda op: foreign.lacks(op, found), expands=expands,
         assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),
-        windows=frozenset({"loop", "rows", "reduce"}), open_sizes=True,
+        windows=frozenset({"loop", "rows", "reduce"}), open_sizes=True, stages=build.stages(found),
     )  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...hlo.deciding import current
 from ...hlo.graph import Op
@@ -16,12 +16,13 @@ from ...hlo.ptx import renamed
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...specs.generated import plan_pb2
 from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
-from ..interface import Scheduled
+from ..interface import KERNELS, Scheduled, Stage
 from ..jobs import pool
 from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas
 from .boxes import copies
 from .compile import compile_ptx
+from .decisions import layouts_text, pipeline_text
 from .frame import SHARED
 from .kernels import emit
 from .launch import KernelCode, message
@@ -63,13 +64,10 @@ class _Job:
                 decisions.guards.update(dict.fromkeys(facts.guards))
             return facts
         with nullcontext({}) if decisions is None else decisions.recording() as guards:
-            code = emit(numbered(op), self.target)
-        # The name is the content's, so that kernels of equal text stand in the module once.
-        digest = hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()
-        symbol = f"kernel_{digest}"
+            code, symbol, named = emitted(op, self.target)
         self.ops.setdefault(symbol, op)
         if symbol not in self.texts:
-            self.texts[symbol] = pool().submit(compiled, code, symbol, self.target.architecture)
+            self.texts[symbol] = pool().submit(ptx_of, named, self.target.architecture)
         facts = KernelFacts(
             1, code.scratch_bytes, code.flops, code.bytes, False, code.notes,
             launches=tuple(
@@ -172,17 +170,50 @@ def merged(texts: Sequence[str], architecture: Architecture, files: Files | None
     return "\n".join([*head, *lines]) + "\n"
 
 
-def compiled(code: KernelCode, symbol: str, architecture: Architecture) -> str:
-    """The PTX of a kernel, all of its names beginning with `symbol`."""
-    if not code.launches:  # nothing to compute
-        return ""
+class EmittedKernel(NamedTuple):
+    """A kernel's code, what the names of its entries begin with, and its text with those: LLVM's,
+    or PTX that was written elsewhere; "" where there is nothing to compute."""
+
+    code: KernelCode
+    symbol: str
+    text: str
+
+
+def emitted(op: Op, target: NvidiaTarget) -> EmittedKernel:
+    """A kernel, named by its content, so that kernels of equal text stand in a module once."""
+    code = emit(numbered(op), target)
+    symbol = f"kernel_{hashlib.blake2b(code.text.encode(), digest_size=12).hexdigest()}"
+    if not code.launches:
+        return EmittedKernel(code, symbol, "")
     if code.language == "ptx":
-        return renamed(code.text, f"{symbol}_")
+        return EmittedKernel(code, symbol, renamed(code.text, f"{symbol}_"))
     names = {name for name in _DEFINED.findall(code.text) if name != SHARED}
     text = _NAMED.sub(
         lambda match: f"@{symbol}_{match[1]}" if match[1] in names else match[0], code.text
     )
+    return EmittedKernel(code, symbol, text)
+
+
+def ptx_of(text: str, architecture: Architecture) -> str:
+    """The PTX of a kernel's text, whose operations are lines of the file "kernel"."""
+    if not text or _HEADER.search(text):
+        return text
     return compile_ptx(with_places(text), architecture)
+
+
+def stages(target: NvidiaTarget) -> dict[str, Stage]:
+    """The texts of a kernel: where its tiles lie, how it is launched and what runs when, LLVM's
+    text, PTX."""
+
+    def decided(text: Callable[[Op, KernelCode], str]) -> Stage:
+        return Stage(KERNELS, lambda op: text(op, emitted(op, target).code))
+
+    return {
+        "layouts": decided(layouts_text),
+        "pipeline": decided(pipeline_text),
+        "llvm": Stage(KERNELS, lambda op: emitted(op, target).text),
+        "ptx": Stage("llvm", lambda text: ptx_of(text, target.architecture)),
+    }
 
 
 def _packed(symbol: str, facts: KernelFacts, ptx: str) -> CompiledKernel:

@@ -37,6 +37,7 @@ _UNUSED = re.compile(
     r"^\$L__(?:tmp|func_begin|func_end)\d+:$|^\s*\.section\s+\.debug_macinfo\s*\{\s*\}$",
     re.MULTILINE,
 )
+_CALL = re.compile(r" // callseq \d+(, \d+)?$", re.MULTILINE)  # numbered through the process
 _VERSION = re.compile(r"^\.version (\d+)\.(\d+)$", re.MULTILINE)
 # Instructions in assembly text, of which LLVM does not know the PTX version that brought them.
 _NEWER = (
@@ -96,8 +97,9 @@ def _check_declarations(module: Any) -> None:
 
 
 def _tidied(ptx: str) -> str:
-    """Without LLVM's banner, blank lines, and labels and sections that nothing refers to."""
-    lines = [line.rstrip() for line in _UNUSED.sub("", ptx).splitlines()]
+    """Without LLVM's banner, blank lines, numbers of calls, and labels and sections that nothing
+    refers to."""
+    lines = [line.rstrip() for line in _UNUSED.sub("", _CALL.sub("", ptx)).splitlines()]
     return "\n".join(line for line in lines if line and not line.lstrip().startswith("//")) + "\n"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ...hlo.deciding import largest
+from ...hlo.graph import Op, Value
 from ...hlo.symbols import Dim, SymbolicDim, symbols_of
 from ...specs.generated import plan_pb2
 
@@ -77,6 +78,21 @@ class Launch:
         return x * y * z
 
 
+class EmitterDecisions(Protocol):
+    """What an emitter of tile functions has decided; `kernel` is the one that it has seen."""
+
+    @property
+    def kernel(self) -> Op: ...
+
+    def layouts(self) -> Mapping[Value, str]:
+        """Where tiles lie."""
+        ...
+
+    def lines(self, names: Mapping[Value, str]) -> list[str]:
+        """What runs when, of values with these names."""
+        ...
+
+
 @dataclass(frozen=True)
 class KernelCode:
     """One kernel: `text` is LLVM IR that defines the entries of `launches`, or PTX (`language`).
@@ -93,6 +109,7 @@ class KernelCode:
     notes: tuple[str, ...] = ()
     language: str = "llvm"
     approximate: tuple[str, ...] = ()  # operations that may be by approximate formulas
+    decided: EmitterDecisions | None = field(default=None, compare=False, repr=False)
 
     @property
     def sizes(self) -> tuple[SymbolicDim, ...]:

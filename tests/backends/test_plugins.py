@@ -15,8 +15,11 @@ import pytest
 import girih
 from girih import backends, conformance
 from girih.backends import Plugin, plugins
+from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import UserError
+from girih.hlo.types import I64, TensorType
 from girih.runtime import devices
+from girih.stages import Stages, names, read, written
 
 EXAMPLE = Path(girih.__file__).parent / "examples" / "backend"
 AFRESH = girih.Options(cache="off")
@@ -83,6 +86,31 @@ def test_kernels_in_c_give_what_the_cpu_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("c_backend")
+def test_wide_keys_in_c() -> None:
+    """Short lines of 64-bit numbers are sorted by keys of 128 bits."""
+    body = build_region([TensorType((), I64)] * 2, lambda b, x, y: [b.compare("LT", x, y)])
+    module = build_module(
+        [TensorType((5, 7), I64)], lambda b, x: [b("sort", x, regions=(body,), dimension=0)]
+    )
+    x = np.random.default_rng(0).integers(-9, 9, (5, 7))
+    program = girih.compile(module, target="cpu:c", options=AFRESH)
+    np.testing.assert_array_equal(program(x)[0], np.sort(x, axis=0))
+
+
+@pytest.mark.usefixtures("c_backend")
+def test_a_plugin_states_its_stages() -> None:
+    backend = backends.find("cpu:c", AFRESH)
+    stages = Stages(backend, AFRESH)
+    assert names(backend)[-3:] == ("llvm", "c", "plan")
+    module = girih.import_model(lambda x: x + x, np.ones(4, np.float32))
+    texts = stages.texts(module, ["llvm", "c"])
+    (c,) = dict(texts["c"]).values()  # type: ignore[arg-type]
+    assert "#include <stdint.h>" in c and "define void" not in c
+    given = read(written(texts["llvm"]), "llvm", backend)
+    assert stages.texts(given, ["c"], "llvm") == {"c": texts["c"]}
+
+
+@pytest.mark.usefixtures("c_backend")
 def test_the_kit_passes_what_is_right() -> None:
     names = ["reduce", "convolution", "scatter", "chlo.erf", "while"]
     for report in conformance.check("cpu:c", names):
@@ -98,6 +126,7 @@ def test_the_kit_tells_faults_and_deaths(install: Install) -> None:
     install("girih.backends", "dies", "dying:IT", IT=dies)
     (report,) = conformance.check("dies", ["xor"])
     assert report.failed == ["ended the process with status 3"]
+    assert not list(conformance.check("cpu", ["fusion"]))  # the compiler's own: no program has it
     with pytest.raises(UserError, match="no operation 'xorr'"):
         next(conformance.check("cpu", ["xorr"]))
 

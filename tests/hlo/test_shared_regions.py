@@ -45,3 +45,22 @@ def test_names_in_text_stay_apart():
     text = print_module(twice_the_same())
     defined = [line.split(" = ")[0].strip() for line in text.splitlines() if " = " in line]
     assert len(defined) == len(set(defined))
+
+
+def test_operations_that_regions_share_have_names_of_their_own_in_each():
+    constant = build_module([], lambda b: [b.constant(2.0, X)]).body.ops[0]
+
+    def with_shared(fusion: Op) -> Op:
+        (old,) = fusion.regions
+        body = Region(old.arguments, [constant, *old.ops], old.results)
+        return Op(
+            fusion.definition, fusion.operands, fusion.attributes, (body,), fusion.result_types
+        )
+
+    module = twice_the_same()
+    first = with_shared(module.body.ops[0])
+    second = with_shared(module.body.ops[0].with_operands(first.results))
+    whole = module.with_main(Region(module.body.arguments, [first, second], second.results))
+    text = print_module(whole)
+    assert text == print_module(parse_module(text))
+    assert canonical_op(first) == canonical_op(second)

@@ -37,6 +37,15 @@ class LinearLayout:
         if any(not 0 <= image < limit for image in self.images):
             raise ValueError(f"an image lies outside the outputs: {self}")
 
+    def __str__(self) -> str:
+        """`register (0,1) (8,0) lane (0,2) ...`: where each bit leads, lowest first."""
+        parts = []
+        for name, images in self.inputs:
+            places = (",".join(map(str, self.split(image))) for image in images)
+            if images:
+                parts.append(" ".join([name, *(f"({place})" for place in places)]))
+        return " ".join(parts)
+
     # What it is made of.
 
     @cached_property

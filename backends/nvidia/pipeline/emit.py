@@ -17,6 +17,7 @@ from . import instructions as hopper
 from .analysis import analyse
 from .configuration import PipelineConfiguration, Style, configure
 from .consumer import Consumer
+from .decisions import PipelineDecisions
 from .epilogue import Epilogue
 from .functions import approximate
 from .producer import Producer
@@ -117,7 +118,8 @@ class _PipelineKernel:
         with estimating():
             moved = float(sum(v.tensor.bytes for v in (*kernel.operands, *kernel.results)))
         code = self.unit.code([launch], kernel.definition.flops(kernel), moved)
-        return replace(code, approximate=approximate(kernel.regions[0]))
+        named = approximate(kernel.regions[0])
+        return replace(code, approximate=named, decided=PipelineDecisions(plan))
 
     def begin(self, thread: llvm.Value) -> None:
         """One thread starts all barriers; everybody waits for that."""

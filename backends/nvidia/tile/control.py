@@ -47,6 +47,7 @@ def tile_for(e: Emitter, op: Op) -> None:
     ahead = ring.ring(e, op)
     carried = [one for some in start for one in some]
     if ahead is not None:
+        e.rings.append(ahead)
         ring.begin(e, ahead, lower, upper)
         carried.append(llvm.constant("i32", 0))
     e.block.hazards.forget()

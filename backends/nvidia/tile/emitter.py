@@ -9,7 +9,7 @@ through shared memory. What was made is kept for the region it was made in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ....hlo.errors import CompilerBug
 from ....hlo.expansion import expansion
@@ -35,6 +35,9 @@ from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout, way
 from .scope import RegionScope, Tile
 from .shared import CHUNK, MemoryPiece, PaddedTile
+
+if TYPE_CHECKING:
+    from .ring import Ring
 
 TOGETHER = 8  # rows of tiles of a product that are walked together
 
@@ -65,6 +68,8 @@ class Emitter:
         self.facts = Facts(kernel)
         self.assignment = Assignment(self.facts, target)
         assignment = self.assignment
+        self.order = self._order()
+        self.rings: list[Ring] = []
         self.block = KernelBlock(
             kernel,
             target,
@@ -73,7 +78,7 @@ class Emitter:
             assignment.crowded,
             places,
             unit,
-            self._order(),
+            self.order,
         )
         self.f = self.block.f
         self.scope = RegionScope()

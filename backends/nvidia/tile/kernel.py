@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ....hlo.deciding import common_divisor, estimating
 from ....hlo.graph import Op, Region, Value
@@ -13,6 +14,7 @@ from ...llvm import elements
 from ..frame import Parameter, Unfit, Unit, blocks
 from ..launch import KernelCode, KernelMemory, Launch
 from ..target import NvidiaTarget
+from .decisions import TileDecisions
 from .emitter import Emitter
 from .rules import RULES
 
@@ -32,7 +34,7 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     with estimating():
         moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     flops = op.definition.flops(op)
-    return block.unit.code(launches, flops, moved)
+    return replace(block.unit.code(launches, flops, moved), decided=TileDecisions(emitter))
 
 
 def lowered(

@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from girih.backends import Backend, Plugin
+from girih.backends import Backend, Plugin, Stage
 from girih.backends.cpu import backend_of
 from girih.backends.cpu.codegen import Target, host_target, level_target
 from girih.backends.cpu.machines import find as find_machine
@@ -44,9 +44,13 @@ class CTarget(Target):
 
     compiler: tuple[str, str, str] = ("", "", "")
 
+    def stages(self) -> dict[str, Stage]:
+        """The texts of a kernel behind the one that girih writes."""
+        return {"c": Stage("llvm", c_of)}
+
     def compiled(self, ir_text: str) -> bytes:
         """The ELF object of a kernel; UnsupportedError where there is no C for it."""
-        text = c_of(ir_text)
+        text = self.stages()["c"].run(ir_text)
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "kernel.c"), Path(folder, "kernel.o")
             source.write_text(text)

@@ -1,5 +1,6 @@
 /* What statements of kernels need besides C's own operators. */
 #include <stdint.h>
+typedef __int128 int128_t;
 typedef unsigned __int128 u128;
 static inline float f32(uint32_t b) { union { uint32_t b; float f; } u = {b}; return u.f; }
 static inline double f64(uint64_t b) { union { uint64_t b; double f; } u = {b}; return u.f; }

@@ -72,6 +72,15 @@ def test_text_is_deterministic_in_threads() -> None:
     assert len(set(found)) == 3
 
 
+def test_text_is_deterministic_behind_calls() -> None:
+    """LLVM numbers calls through the whole process."""
+    body = "  %y = call float @f(float %x)\n  store float %y, ptr addrspace(1) %p"
+    doubled = "  %y = fmul float %x, %x\n  ret float %y"
+    text = kernel(body, f"define internal float @f(float %x) noinline {{\n{doubled}\n}}")
+    first = compile_ptx(text, SM_90A)
+    assert "call.uni" in first and first == compile_ptx(text, SM_90A)
+
+
 def test_products_are_not_contracted() -> None:
     body = (
         "  %m = fmul float %x, %x\n  %s = fadd float %m, %x\n  store float %s, ptr addrspace(1) %p"
