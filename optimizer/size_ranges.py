@@ -26,7 +26,7 @@ from .cost.estimate import retimed
 from .machine import Machine
 from .passes.connect import Judged
 
-LEAST_GAIN = 0.01  # of the time of all sampled sizes, each as important as the others
+LEAST_GAIN = 0.03  # of the time of all sampled sizes, each as important as the others
 MOST_TRIED = 5  # likely calls for which plans are made
 _SHORT = 3  # calls of all sizes are shorter than so many calls without kernels: nothing is tried
 _POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
@@ -138,7 +138,9 @@ class _Predictor:
         if key not in self.known:
             about = decided_by(Decisions(self.assumptions, self.sample[0]))
             with about, np.errstate(divide="ignore", invalid="ignore"):
-                kind, clipped = counter_of(self.machine), not one.tiled
+                # Where threads run no blocks, tiles are computed as far as they lie inside.
+                clipped = not one.tiled or self.machine.blocks is None
+                kind = counter_of(self.machine)
                 found = retimed(one.group, self.machine, one.plan, clipped, self.sample, kind)
             # A kernel of nothing takes no time.
             self.known[key] = np.where(np.isfinite(found), found, 0.0)

@@ -151,7 +151,10 @@ def retimed(
         np.maximum(1, np.minimum(n, dim)) if clipped else np.full(len(calls), n)
         for n, dim in zip(plan.sizes, dims, strict=True)
     ]
-    candidates = _Candidates((*tiles, np.full(len(calls), plan.step)), tuple(dims))
+    steps = np.full(len(calls), plan.step)
+    if clipped and plan.stream is not None:
+        steps = np.maximum(1, np.minimum(steps, at_sizes(expression(plan.stream.extent))))
+    candidates = _Candidates((*tiles, steps), tuple(dims))
     parts = _symbolic(group, plan.stream)
     with estimating():
         return kind(group, machine, plan.stream, candidates, parts, sizes).seconds()

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
 from ....hlo.deciding import at_hint, surely_at_most
-from ....hlo.symbols import SymbolicDim, maximum
+from ....hlo.symbols import SymbolicDim
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic
@@ -46,8 +45,7 @@ _WIDE = 3  # vectors of a column group of a right side from far, read for more r
 _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 12  # bytes between rows that then share the sets of a first-level cache
 _WAYS = 8  # lines that such a set holds: 8 where caches have 32 KiB, 12 where they have 48
-_NEAR_PANEL = 1 << 14  # bytes of the right side that stay in a first-level cache
-_MANY = 1, 2, 3, 4, 6, 8, 12, 16  # panels
+_REST_ROWS = 8  # of a micro-kernel of fewer rows than a panel's, at most
 _LARGEST_SCRATCH = 1 << 27  # bytes
 
 
@@ -134,46 +132,25 @@ def most_rows(shape: ProductShape, vectors: int, pack_left: bool) -> int:
 
 
 def row_panels(rows: int, most: int) -> tuple[int, int, int]:
-    """(panels, size, larger): `larger` panels of size + 1 rows, then those of `size` rows."""
+    """(panels, size, larger): `larger` panels of size + 1 rows, then those of `size` rows; where
+    the call decides the rows, all have as many as they may, but for the last."""
     panels = -(-rows // most)
-    some: Any = panels if surely_at_most(1, panels) else maximum(panels, 1)
-    size, larger = divmod(rows, some)
-    return panels, size, larger
+    if isinstance(rows, SymbolicDim):
+        return panels, most, 0
+    return panels, *divmod(rows, max(1, panels))
 
 
-def heights(shape: ProductShape, cut: Blocking) -> dict[int, tuple[int, ...]]:
-    """`height_parts` of a product."""
-    panel = at_hint(cut.depth) * cut.vectors * shape.lanes * shape.element_bytes
-    return height_parts(shape.rows, cut.rows, panel)
-
-
-def height_parts(rows: int, most: int, panel_bytes: int) -> dict[int, tuple[int, ...]]:
-    """Which micro-kernels compute a panel, by its rows, where the call decides how many rows there
-    are: one, or several where the others find the right side in the first-level cache. Panels are
-    of equal height, so those of many rows are nearly the highest."""
-    many = max((n for n in _MANY if surely_at_most(n * most + 1, rows)), default=0)
-    least = max(1, (many * most + 1) // (many + 1))  # of more panels than `many`
-    if least > _FEW_ROWS:
-        return {n: (n,) for n in range(least, most + 1)}
-    found: dict[int, tuple[int, ...]] = {0: ()}
-    own: list[int] = []
-    for height in range(1, most + 1):
-        usual = height <= _FEW_ROWS or height % (_FEW_ROWS + 1) == 0 or height >= most - 1
-        if usual or panel_bytes > _NEAR_PANEL:
-            own.append(height)
-        # Few parts, none of them much lower than the others.
-        parts = [(one, *found[height - one]) for one in own]
-        found[height] = min(parts, key=lambda some: (len(some), -min(some)))
-    return {height: parts for height, parts in found.items() if height >= least}
+def rest_rows(rows: int, most: int) -> int:
+    """Where the call decides the rows, and panels have `most`: the rows of the highest micro-kernel
+    that computes the rest of them, in equal parts; 0 where there is none. Those between would be
+    more code than they save: for a second part the right side is in a cache."""
+    return 0 if rows % most == 0 else min(-(-most // 2), _REST_ROWS, most - 1)
 
 
 def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:
     """Scratch bytes of the packed left side, the packed right side and partial sums of a tile."""
     _, size, larger = row_panels(shape.rows, cut.rows)
-    if isinstance(shape.rows, SymbolicDim):
-        rows = cut.panels * cut.rows
-    else:
-        rows = cut.panels * (size + (larger > 0))
+    rows = cut.panels * (size + (larger > 0))
     width = cut.vectors * shape.lanes
     left = rows * padded_depth(shape.depth, shape.element_bytes) if cut.pack_left else 0
     kept = cut.groups if panels_kept(shape, cut) else 1

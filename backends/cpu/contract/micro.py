@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ....hlo.deciding import at_hint, surely_below
@@ -23,6 +24,7 @@ Value = llvm.Value
 # Copies of a step in one loop turn, so that the loop's own instructions weigh little.
 STEP_PRODUCTS = 48
 FEW_PRODUCTS = 24  # the same where there are many micro-kernels
+REST_PRODUCTS = 8  # the same of those that compute the rest of the rows
 LINE = 64
 PART = 512  # steps of depth whose products are summed by themselves
 
@@ -125,6 +127,21 @@ def emit_micro(
     else:
         emitter.store(tile, sums)
     f.ret()
+
+
+def emit_rest(
+    f: llvm.Function, most: int, count: Value, call: Callable[[int, Value], None]
+) -> None:
+    """`count` rows, fewer than a panel's, in parts that are equal but for one row, by micro-kernels
+    of up to `most` rows: call(rows, those above)."""
+    parts = f.udiv(f.add(count, most - 1), most)
+    size = f.udiv(count, parts)
+    larger = f.sub(count, f.mul(size, parts))
+    with f.for_range(0, parts) as loop:
+        above = f.add(f.mul(loop.index, size), f.min(loop.index, larger))
+        one_more = f.cast("zext", f.compare("ult", loop.index, larger), "i64")
+        bodies = {rows: partial(call, rows, above) for rows in range(1, most + 1)}
+        f.switch(f.add(size, one_more), bodies)
 
 
 class _MicroKernelEmitter:

@@ -10,10 +10,10 @@ formed in the same order, so any split of the tiles over workers gives the same 
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
@@ -26,7 +26,16 @@ from .blocking import Blocking, ProductShape
 from .choose import choose
 from .epilogue import Epilogue
 from .left import LeftSide
-from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
+from .micro import (
+    FEW_PRODUCTS,
+    LINE,
+    REST_PRODUCTS,
+    STEP_PRODUCTS,
+    Depth,
+    Micro,
+    emit_micro,
+    emit_rest,
+)
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .right import STEPS_AHEAD, RightSide
 
@@ -102,8 +111,9 @@ class _ProductEmitter:
         self.steps = shape.depth
         self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
         self.open = isinstance(product.rows, SymbolicDim)
-        self.most = cut.rows if self.open else self.size + (self.larger > 0)
-        self.heights = blocking.heights(shape, cut) if self.open else {}
+        self.most = self.size + (self.larger > 0)
+        # Rows of micro-kernels for fewer rows than a panel's, at most.
+        self.rest = blocking.rest_rows(product.rows, cut.rows) if self.open else 0
         self.blocks = -(-self.panels // cut.panels)
         self.left, self.right = product.left, product.right
         if cut.pack_left and not self.left.packed:
@@ -200,8 +210,9 @@ class _ProductEmitter:
             self.columns.each_kind(f, number, call)
 
     def first_row(self, f: llvm.Function, panel: Value) -> Value:
-        """The first row of a panel."""
-        return f.add(f.mul(panel, self.size), f.min(panel, self.larger))
+        """The first row of a panel; of one behind the last, the number of rows."""
+        row = f.add(f.mul(panel, self.size), f.min(panel, self.larger))
+        return f.min(row, self.product.rows) if self.open else row
 
 
 class _GroupEmitter:
@@ -276,31 +287,41 @@ class _GroupEmitter:
                 target = tile
             ahead = self.fetch.pointer(f, right, f.sub(loop.index, first))
             place = args, flat, row, column
-            count = self._count(f, loop.index)
+            count = self._count(f, loop.index, row)
             operands = left, right, target, ahead, step, steps
             if fresh is None or direct is None:
-                self._call(f, micros, loop.index, operands, place)
+                self._call(f, micros, loop.index, count, operands, place)
             else:
-                copies = f.land(fresh, f.compare("eq", loop.index, first))
-                branch = f.if_else(copies)
+                branch = f.if_else(f.land(fresh, f.compare("eq", loop.index, first)))
                 with branch.then():
                     copied = left, direct, target, right, step, steps
-                    self._call(f, copying, loop.index, copied, place, operands)
+
+                    def pack(right: Value = right) -> None:
+                        whole.right.open(f, args, coordinates, column, self.group, right)
+
+                    after = pack, micros, operands
+                    self._call(f, copying, loop.index, count, copied, place, after)
                 with branch.otherwise():
-                    self._call(f, micros, loop.index, operands, place)
-            if not (self.plain or self.finishes):
-                if final is None:
-                    self.epilogue.emit(f, args, coordinates, row, column, count, target, self.group)
-                else:
-                    with f.if_then(final):
-                        self.epilogue.emit(
-                            f, args, coordinates, row, column, count, target, self.group
-                        )
+                    self._call(f, micros, loop.index, count, operands, place)
+            if self.finishes and whole.rest:
+                final = f.compare("slt", count, whole.most)
+            sums = args, coordinates, row, column, count, target, self.group
+            self._finish_tile(f, final, partial(self.epilogue.emit, f, *sums))
         f.ret()
 
     @property
     def module(self) -> llvm.Module:
         return self.whole.module
+
+    def _finish_tile(
+        self, f: llvm.Function, final: Value | None, finish: Callable[[], None]
+    ) -> None:
+        """What follows the sums in a tile; `final`: whether it does, where that depends."""
+        if final is not None and not self.plain:
+            with f.if_then(final):
+                finish()
+        elif not (self.plain or self.finishes):
+            finish()
 
     @property
     def _tile_size(self) -> int:
@@ -310,9 +331,8 @@ class _GroupEmitter:
     def _tile(self, f: llvm.Function, place: Value, scratch: Value) -> Value:
         """Where sums that are not results yet stand: of a panel, or of all panels of a block."""
         if not self.whole.cut_depth:
-            return f.alloca(
-                self.product.accumulator, 0 if self.plain or self.finishes else self._tile_size
-            )
+            is_used = self.whole.rest if self.finishes else not self.plain
+            return f.alloca(self.product.accumulator, self._tile_size if is_used else 0)
         base = f.pointer(scratch, self.whole.parts[0] + self.whole.parts[1], "i8")
         at = f.mul(place, self.cut.panels * self._tile_size)
         return f.pointer(base, at, self.product.accumulator)
@@ -338,13 +358,11 @@ class _GroupEmitter:
     def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> _Micros:
         """The micro-kernels of all panel sizes."""
         whole = self.whole
-        if whole.open:
-            own = sorted({n for parts in whole.heights.values() for n in parts})
-            names = {count: f"{self.name}_rows{count}{suffix}" for count in own}
-        else:
-            names = {whole.size: f"{self.name}_rows{suffix}"}
-            if whole.larger:
-                names[whole.size + 1] = f"{self.name}_rows1{suffix}"
+        lower = () if copies else range(1, whole.rest + 1)
+        names = {rows: f"{self.name}_rows{rows}{suffix}" for rows in lower}
+        names[whole.size] = f"{self.name}_rows{suffix}"
+        if whole.larger:
+            names[whole.size + 1] = f"{self.name}_rows1{suffix}"
         masked = right.mask_tail(self.group)
         open_tail = masked and self.group.end is not None
         depth = _merged(self.product.depth, whole.left, right, self.group)
@@ -367,10 +385,11 @@ class _GroupEmitter:
                 stream,
                 copies,
                 open_tail,
-                FEW_PRODUCTS if whole.open else STEP_PRODUCTS,
+                REST_PRODUCTS if rows in lower else FEW_PRODUCTS if whole.open else STEP_PRODUCTS,
             )
             is_open = micro.is_open
-            emit_micro(self.module, name, micro, self._finish if self.finishes else None)
+            finish = self._finish if self.finishes and rows not in lower else None
+            emit_micro(self.module, name, micro, finish)
         return _Micros(names, is_open, open_tail)
 
     def _finish(self, f: llvm.Function, place: Sequence[Value], sums: Sequence[Value]) -> None:
@@ -379,9 +398,11 @@ class _GroupEmitter:
         coordinates = unravel(f, flat, self.product.outer)
         self.epilogue.finish(f, args, coordinates, row, column, sums, self.group)
 
-    def _count(self, f: llvm.Function, panel: Value) -> Value:
-        """The rows of a panel."""
+    def _count(self, f: llvm.Function, panel: Value, row: Value) -> Value:
+        """The rows of a panel, which begins at `row`."""
         whole = self.whole
+        if whole.rest:
+            return f.min(f.sub(self.product.rows, row), whole.size)
         if not whole.larger:
             return f.constant("i64", whole.size)
         return f.add(f.cast("zext", f.compare("ult", panel, whole.larger), "i64"), whole.size)
@@ -391,48 +412,63 @@ class _GroupEmitter:
         f: llvm.Function,
         micros: _Micros,
         panel: Value,
+        count: Value,
         operands: tuple[Value, ...],
         place: tuple[Value, ...],
-        others: tuple[Value, ...] | None = None,
+        after: tuple[Callable[[], None], _Micros, tuple[Value, ...]] | None = None,
     ) -> None:
-        """Calls the micro-kernel of a panel, which is at `place`: (args, outer, row, column).
-        Heights that have none are computed in two parts; `others`: the operands of the second."""
+        """Calls the micro-kernel of a panel of `count` rows, which is at `place`: (args, outer,
+        row, column); those of its parts where it has fewer rows than the others. `after`: what
+        makes the right side that they read, and computes them."""
         whole = self.whole
+        if whole.rest:
+            branch = f.if_else(f.compare("eq", count, whole.size))
+            with branch.then():
+                self._micro(f, micros, whole.size, operands, place)
+            with branch.otherwise():
+                if after is not None:
+                    prepare, micros, operands = after
+                    prepare()
 
-        def call(rows: int, operands: tuple[Value, ...] = operands, above: int = 0) -> None:
-            left, right, target, *rest = operands
-            args, flat, row, column = place
-            if above:
-                left = f.pointer(left, whole.left.row_stride * above, self.product.accumulator)
-                target = f.pointer(target, self.tile_stride * above, self.product.accumulator)
-                row = f.add(row, above)
-            every = [left, right, target, *rest]
-            if self.finishes or micros.is_open:
-                every.append(args)
-            if self.finishes:
-                every += flat, row, column
-            if micros.masked:
-                every.append(f.lift(self.group.valid(f, column), "i64"))
-            f.call(micros.names[rows], "void", *every)
+                def part(rows: int, above: Value) -> None:
+                    self._micro(f, micros, rows, operands, place, above)
 
-        def parts(first: int, *below: int) -> None:
-            call(first)
-            above = first
-            for rows in below:
-                call(rows, others or operands, above)
-                above += rows
-
-        if whole.open:
-            bodies = {n: functools.partial(parts, *own) for n, own in whole.heights.items()}
-            f.switch(self._count(f, panel), bodies)
+                emit_rest(f, whole.rest, count, part)
         elif whole.larger:
             branch = f.if_else(f.compare("ult", panel, whole.larger))
             with branch.then():
-                call(whole.size + 1)
+                self._micro(f, micros, whole.size + 1, operands, place)
             with branch.otherwise():
-                call(whole.size)
+                self._micro(f, micros, whole.size, operands, place)
         else:
-            call(whole.size)
+            self._micro(f, micros, whole.size, operands, place)
+
+    def _micro(
+        self,
+        f: llvm.Function,
+        micros: _Micros,
+        rows: int,
+        operands: tuple[Value, ...],
+        place: tuple[Value, ...],
+        above: Value | None = None,
+    ) -> None:
+        """Calls one micro-kernel; `above`: the rows of the panel above its own, where that has
+        fewer rows than the others."""
+        left, right, target, *rest = operands
+        args, flat, row, column = place
+        if above is not None:
+            element = self.product.accumulator
+            left = f.pointer(left, f.mul(above, self.whole.left.row_stride), element)
+            target = f.pointer(target, f.mul(above, self.tile_stride), element)
+        every = [left, right, target, *rest]
+        finishes = self.finishes and above is None
+        if finishes or micros.is_open:
+            every.append(args)
+        if finishes:
+            every += flat, row, column
+        if micros.masked:
+            every.append(f.lift(self.group.valid(f, column), "i64"))
+        f.call(micros.names[rows], "void", *every)
 
     def _fetch(self) -> _Fetch:
         """How panels that lie one behind the other are fetched ahead."""

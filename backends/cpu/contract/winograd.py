@@ -16,7 +16,6 @@ finite; then the results of the block are summed again without any transform.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from ....hlo.build import Builder
 from ....hlo.deciding import at_hint, larger
@@ -25,10 +24,19 @@ from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
 from ....optimizer.passes.encode import Packing
 from ... import llvm
-from .blocking import PANEL_VECTORS, height_parts, largest_rows, padded_depth, row_panels
+from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_rows, row_panels
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel
-from .micro import FEW_PRODUCTS, LINE, STEP_PRODUCTS, Depth, Micro, emit_micro
+from .micro import (
+    FEW_PRODUCTS,
+    LINE,
+    REST_PRODUCTS,
+    STEP_PRODUCTS,
+    Depth,
+    Micro,
+    emit_micro,
+    emit_rest,
+)
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
 from .views import Segment, merge
 
@@ -142,9 +150,8 @@ class _WinogradEmitter:
         self.last_rows = (self.down - (self.blocks - 1) * self.deep) * self.across
         self.opened = any(isinstance(n, SymbolicDim) for n in (self.rows, self.last_rows))
         self.limit = largest_rows(target.vector_registers, self.vectors)
-        self.heights: dict[int, tuple[int, ...]] = {}
-        if self.opened:
-            self.heights = height_parts(self.last_rows, self.limit, self.steps * width * 4)
+        rests = self.rows % self.limit + self.last_rows % self.limit
+        self.rest = rest_rows(rests, self.limit) if self.opened else 0
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
         self.transformed = _PLACES * self.rows * self.pitch
@@ -284,7 +291,7 @@ class _WinogradEmitter:
         sizes: dict[int, int] = {}  # rows of a micro-kernel -> panels of a block that has such
         if self.opened:
             panels = -(-at_hint(self.rows) // self.limit)
-            sizes = {n: panels for parts in self.heights.values() for n in parts}
+            sizes.update((rows, panels) for rows in (self.limit, *range(1, self.rest + 1)))
         for rows in () if self.opened else {self.rows, self.last_rows}:
             panels, size, larger = row_panels(rows, self.limit)
             for taken in {size, size + (larger > 0)}:
@@ -295,6 +302,7 @@ class _WinogradEmitter:
     def _micro(self, rows: int, panels: int) -> Micro:
         """The products of some tiles at one place; weights of the next group are fetched."""
         turns = self.steps // Micro.turns(rows * self.vectors, self.steps)
+        few = REST_PRODUCTS if rows < self.limit else FEW_PRODUCTS
         lines = -(-self._ahead() * 4 // LINE)
         return Micro(
             self.accumulator, self.lanes, rows, self.pitch,
@@ -302,7 +310,7 @@ class _WinogradEmitter:
             (Depth(self.geometry.inputs, 1, self.width),), self.width,
             ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
             cut=self.steps < self.geometry.inputs,
-            most_products=FEW_PRODUCTS if self.opened else STEP_PRODUCTS,
+            most_products=few if self.opened else STEP_PRODUCTS,
         )  # fmt: skip
 
     def _ahead(self) -> int:
@@ -350,27 +358,27 @@ class _WinogradEmitter:
         f = self.module.helper(f"{self.name}_place", parameters, inline="noinline")
         left, right, sums, ahead, *features, rows = f.arguments
         panels = f.udiv(f.add(rows, self.limit - 1), self.limit)
-        size = f.udiv(rows, panels)
-        larger = f.sub(rows, f.mul(size, panels))
-        part = f.udiv(f.add(panels, self._ahead() - 1), panels)
+        fetches = f.udiv(f.add(panels, self._ahead() - 1), panels)
         with f.for_range(0, panels) as loop:
-            first = f.add(f.mul(loop.index, size), f.min(loop.index, larger))
-            one_more = f.cast("zext", f.compare("ult", loop.index, larger), "i64")
-            fetched = f.pointer(ahead, f.mul(loop.index, part), self.accumulator)
+            first = f.mul(loop.index, self.limit)
+            count = f.min(f.sub(rows, first), self.limit)
+            fetched = f.pointer(ahead, f.mul(loop.index, fetches), self.accumulator)
 
-            def multiply(*parts: int) -> None:
-                row = first
-                for taken in parts:
-                    f.call(
-                        f"{self.name}_rows{taken}", "void",
-                        f.pointer(left, f.mul(row, self.pitch), self.accumulator), right,
-                        f.pointer(sums, f.mul(row, self.width), self.accumulator),
-                        fetched, *features,
-                    )  # fmt: skip
-                    row = f.add(row, taken)
+            def multiply(taken: int, above: llvm.Operand, first: llvm.Value = first) -> None:
+                row = f.add(first, above)
+                f.call(
+                    f"{self.name}_rows{taken}", "void",
+                    f.pointer(left, f.mul(row, self.pitch), self.accumulator), right,
+                    f.pointer(sums, f.mul(row, self.width), self.accumulator),
+                    fetched, *features,  # noqa: B023
+                )  # fmt: skip
 
-            bodies = {n: partial(multiply, *parts) for n, parts in self.heights.items()}
-            f.switch(f.add(size, one_more), bodies)
+            branch = f.if_else(f.compare("eq", count, self.limit))
+            with branch.then():
+                multiply(self.limit, 0)
+            with branch.otherwise():
+                if self.rest:
+                    emit_rest(f, self.rest, count, multiply)
         f.ret()
 
     def _emit_products(self, rows: int | None) -> None:

@@ -218,6 +218,9 @@ class Driver:
         if not split or not (accesses or masks):
             self.steps(block, scope, inside, split, finish)
             return
+        if self.parts is not None and self.parts.suffices(block.region):
+            self.parts.run(block, scope.inner(scope.wanted), finish)
+            return
         branch = self.f.if_else(self._inside(accesses, scope, masks))
         with branch.then():
             version = scope.inner(scope.wanted)

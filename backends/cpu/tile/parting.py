@@ -39,6 +39,10 @@ class Parting:
             self.windows = WindowFacts(found.kernel)
             self.cutter = Cutter(found.kernel, idle=found.idle)
             self.blocks = {block.region: block for block in _blocks(self.cutter.cut())}
+        # Whether whole tiles would save nothing: no window, no mask of parts has to be looked at.
+        self.exact = all(
+            found.inside.issuperset(accesses) for accesses in self.windows.tests.values()
+        ) and all(found.idle.issuperset(masks) for masks in self.windows.masks.values())
         self.windows.tests.clear()
         self.windows.masks.clear()
         self.originals = {new: old for old, new in found.regions.items()}
@@ -111,6 +115,10 @@ class Parting:
     def has(self, region: Region) -> bool:
         """Whether the body of a region is there in this version."""
         return self.found is not None and region in self.found.regions
+
+    def suffices(self, region: Region) -> bool:
+        """Whether a version of whole tiles beside this one of a region would be no faster."""
+        return self.has(region) and self.exact
 
     def run(self, block: BodyBlock, scope: BlockScope, finish: Finish) -> None:
         """The block in this version; `scope` and `finish` are those of the other one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.cpu import codegen
-from girih.backends.cpu.contract import packing_for
+from girih.backends.cpu.contract import blocking, packing_for
 from girih.hlo.assumptions import Assumptions
 from girih.hlo.build import Builder, build_region
 from girih.hlo.deciding import deciding
@@ -317,3 +318,19 @@ def test_convolutions_of_packed_weights(form: str, what: str) -> None:
         module = Module({"main": Function("main", forward)})
         stored = np.asarray(interpret(module, [weight])[0])
         made.compare(values, [image, stored], interpreted(plain, [image, weight]), 2e-5)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_every_number_of_rows_takes_few_micro_kernels(residual: bool) -> None:
+    """Whole panels, and what is left of them in equal parts, with what follows the sums."""
+    op = product((S, 40), (40, 70), PLAIN)
+    if residual:
+        types = [*(value.tensor for value in op.operands), op.type]
+        op = fusion("contract", build_region(types, lambda b, x, w, y: [
+            b.op("add", [b.op("dot_general", [x, w], PLAIN).result, y]).result
+        ]))  # fmt: skip
+    made = kernel(op)
+    defined = re.findall(r"define .*@(\w+)_rows\d*\(", made.code.ir_text)
+    assert 1 < len(defined) <= (blocking._REST_ROWS + 1) * len(set(defined))
+    for rows in range(1, 40):
+        check(made, {"s": rows})

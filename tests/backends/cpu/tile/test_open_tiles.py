@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import girih
+from girih.backends.cpu import codegen, kernels
 from girih.backends.cpu.tile.cut import unmasked
 from girih.backends.cpu.tile.nests import view_of
 from girih.backends.cpu.tile.parts import parts_of
@@ -78,6 +80,16 @@ def test_attention_has_parts_of_tiles_in_both_dims() -> None:
         op for op in found.kernel.regions[0].walk() if op.name == "compare" and op in found.idle
     ]
     assert masks  # the ends of both dims need no masks there
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_parts_without_masks_are_the_only_version(causal: bool) -> None:
+    fused, decisions = lowered(attention(ROWS if causal else KEYS, causal=causal))
+    (kernel,) = fused.body.ops
+    with decided_by(decisions):
+        text = kernels.emit(kernel, codegen.host_target()).ir_text
+    products = set(re.findall(r"define .*@(nest\d+)_dot_general", text))
+    assert len(products) == 2
 
 
 def kernel_of(body: Any, dims: tuple[Any, ...] = (N,), grid: tuple[Any, ...] = ()) -> Module:
