@@ -254,3 +254,30 @@ def test_entry_points_have_the_memory_of_the_largest(target: str) -> None:
         (got,) = program.entry(name)(x)
         square = x @ x.T
         np.testing.assert_allclose(got, square @ square.T, rtol=1e-3, atol=1e-2)
+
+
+class Attention(torch.nn.Module):
+    """Of so many heads that the values of one lie far apart, which packs them in the kernel."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inner = torch.nn.ModuleList(torch.nn.Linear(64 * heads, 64 * heads) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        b, t, width = x.shape
+        q, k, v = (layer(x).view(b, t, self.heads, 64).transpose(1, 2) for layer in self.inner)
+        z = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return z.transpose(1, 2).reshape(b, t, width)
+
+
+def test_any_number_of_rows_is_left_for_the_last_tile() -> None:
+    """What packs the right side of a product is the first panel of a tile, whatever its rows."""
+    dims = {0: torch.export.Dim("b", min=1, max=64), 1: torch.export.Dim("t", min=1, max=512)}
+    model = Attention(12).eval()
+    exported = torch.export.export(model, (torch.randn(3, 37, 768),), dynamic_shapes=(dims,))
+    program = girih.compile(exported, options=OPTIONS)
+    for length in (8, *range(257, 274), 300):
+        x = torch.randn(1, length, 768)
+        wanted = model(x).detach().numpy()
+        np.testing.assert_allclose(program(x.numpy()), wanted, atol=1e-4, err_msg=str(length))
