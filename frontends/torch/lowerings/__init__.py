@@ -8,6 +8,7 @@ from . import (
     attention,
     bags,
     bessel,
+    class_losses,
     collectives,
     comparisons,
     control,
@@ -62,7 +63,8 @@ _ROOMS = (
     creation, sorting, statistics, sampling, recurrent, resize, control, kernels, bags, flexible,
     linear_algebra, linear_systems, matrix_functions, fourier, gradients, quantized, collectives,
     shardings, data_sizes, data_parts, random, random_counts, grids, window_gradients,
-    floats, integers, special, bessel, incomplete_gamma, polynomials, losses, indefinite,
+    floats, integers, special, bessel, incomplete_gamma, polynomials, losses, class_losses,
+    indefinite,
 )  # fmt: skip
 
 LOWERINGS: dict[str, Lowering] = {

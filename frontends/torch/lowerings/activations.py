@@ -144,7 +144,7 @@ def _softplus(c: Context, x: Value) -> Value:
     return c("add", c.binary("maximum", x, 0), small)
 
 
-def _log_sigmoid(c: Context, x: Value) -> Value:
+def log_sigmoid_of(c: Context, x: Value) -> Value:
     return c("negate", _softplus(c, c("negate", x)))
 
 
@@ -152,7 +152,7 @@ def log_sigmoid_forward(c: Context, self: Value) -> tuple[Value, Value | None]:
     """log_sigmoid and the buffer of its gradient, which no inference uses."""
     if c.used[1]:
         raise Blocked("the buffer of its gradient is used", "export the model without gradients")
-    return c.narrow(_log_sigmoid(c, c.wide(self))), None
+    return c.narrow(log_sigmoid_of(c, c.wide(self))), None
 
 
 # Softmax.
@@ -224,7 +224,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.hardswish.default": hardswish,
     "aten.hardtanh.default": hardtanh,
     "aten.leaky_relu.default": leaky_relu,
-    "aten.log_sigmoid.default": formula(_log_sigmoid),
+    "aten.log_sigmoid.default": formula(log_sigmoid_of),
     "aten.log_sigmoid_forward.default": log_sigmoid_forward,
     "aten.log_softmax.int": log_softmax_int,
     "aten.mish.default": formula(_mish),

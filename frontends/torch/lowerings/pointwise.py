@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 
 from ....hlo.graph import Value
+from ....hlo.ops.decomposed import Term, exp, log, log1p, where
 from ....hlo.types import I1
 from ..context import Blocked, Context, Number, Operand
 
@@ -68,6 +69,16 @@ def formula(body: Callable[[Context, Value], Value]) -> Callable[..., Value]:
 
     def lower(c: Context, self: Value) -> Value:
         return c.narrow(body(c, c.wide(c.convert(self, c.element))))
+
+    return lower
+
+
+def formula_of_two(body: Callable[[Term, Term], Term]) -> Callable[..., Value]:
+    """A formula over two terms, computed in f32 for bf16 and f16, rounded once."""
+
+    def lower(c: Context, self: Operand, other: Operand) -> Value:
+        x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
+        return c.narrow(body(Term(c.builder, x), Term(c.builder, y)).value)
 
     return lower
 
@@ -206,10 +217,10 @@ def sign(c: Context, self: Value) -> Value:
     return c("sign", self)
 
 
-def round_decimals(c: Context, self: Value, decimals: int) -> Value:
+def round_decimals(c: Context, self: Value, decimals: int = 0) -> Value:
     """Half to even at that many decimals."""
     if decimals == 0:
-        return c("round_nearest_even", self)
+        return rounding("round_nearest_even")(c, self)
     scale = float(10 ** abs(decimals))
     x = c.wide(self)
     if decimals > 0:
@@ -278,33 +289,32 @@ def hypot(c: Context, self: Value, other: Value) -> Value:
     return c.narrow(c.select(infinite, math.inf, result))
 
 
-def logaddexp(c: Context, self: Value, other: Value) -> Value:
-    """log(exp(self) + exp(other))."""
-    x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
-    if x.element.is_complex:
-        return _complex_logaddexp(c, x, y)
-    large = c("maximum", x, y)
-    gap = c("abs", c("subtract", x, y))
-    result = c("add", large, c("log_plus_one", c("exponential", c("negate", gap))))
-    same = c.builder.compare("EQ", x, y)  # also both infinite, where the gap is nan
-    doubled = c.add(x, math.log(2))
-    return c.narrow(c("select", same, doubled, result))
+def _log_sum(log_base: float) -> Callable[[Term, Term], Term]:
+    """log(base ** x + base ** y) by that base; complex numbers are ordered by their real parts."""
+
+    def body(x: Term, y: Term) -> Term:
+        if x.element.is_complex:
+            first = x.op("real") >= y.op("real")
+            large, small = where(first, x, y), where(first, y, x)
+        else:
+            large, small = x.op("maximum", y), x.op("minimum", y)
+        grown = large + log1p(exp((small - large) * log_base)) / log_base
+        if x.element.is_complex:
+            return grown
+        # also where both are infinite, and their difference is nan
+        return where(x.equals(y), x + math.log(2) / log_base, grown)
+
+    return body
 
 
-def _complex_logaddexp(c: Context, x: Value, y: Value) -> Value:
-    """max + log(1 + exp(min - max)), ordered by real parts."""
-    first = c.builder.compare("GE", c.part("real", x), c.part("real", y))
-    large, small = c("select", first, x, y), c("select", first, y, x)
-    return c("add", large, c("log_plus_one", c("exponential", c("subtract", small, large))))
+def xlogy_of(x: Term, y: Term) -> Term:
+    """x * log(y), 0 where x is 0; nan where y is."""
+    return where(y.differs(y), y, where(x.equals(0), 0, x * log(y)))
 
 
-def xlogy(c: Context, self: Operand, other: Operand) -> Value:
-    """self * log(other), 0 where self is 0; nan where other is."""
-    x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
-    product = c("multiply", x, c("log", y))
-    zero = c.full(0, x.dims, x.element)
-    result = c("select", c.builder.compare("EQ", x, zero), zero, product)
-    return c.narrow(c("select", c.is_nan(y), y, result))
+def _heaviside(x: Term, at_zero: Term) -> Term:
+    """0 below zero, 1 above it, at zero what the other says; 0 where it is nan."""
+    return where(x.equals(0), at_zero, (x > 0).convert(x.element))
 
 
 def extremum_ignoring_nan(name: str) -> Callable[..., Value]:
@@ -399,6 +409,7 @@ def _truncated(c: Context, self: Value) -> Value:
     return truncate(c, self) if self.element.is_float else self
 
 
+_XLOGY = formula_of_two(xlogy_of)
 _OPERATORS = {"and": _AND, "or": _OR, "xor": _XOR}
 
 TABLE: dict[str, Callable[..., Any]] = {
@@ -410,10 +421,14 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.mul.{kind}": _MUL for kind in ("Tensor", "Scalar")},
     **{f"aten.div.{kind}": div for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     **{f"aten.true_divide.{kind}": div for kind in ("Tensor", "Scalar")},
-    **{f"aten.floor_divide.{kind}": floor_divide for kind in ("default", "Scalar")},
+    **{f"aten.floor_divide.{kind}": floor_divide for kind in ("default", "Scalar", "Tensor")},
     **{f"aten.fmod.{kind}": _FMOD for kind in ("Tensor", "Scalar")},
     **{f"aten.remainder.{kind}": remainder for kind in ("Tensor", "Scalar", "Scalar_Tensor")},
-    **{f"aten.pow.{kind}": power for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
+    **{
+        f"aten.{name}.{kind}": power
+        for name in ("pow", "float_power")
+        for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar", "Tensor")
+    },
     **{
         f"aten.bitwise_{name}.{kind}": body
         for name, body in (("and", _AND), ("or", _OR), ("xor", _XOR))
@@ -429,7 +444,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.clamp_min.{kind}": clamp_min for kind in ("default", "Tensor")},
     **{f"aten.clamp_max.{kind}": clamp_max for kind in ("default", "Tensor")},
     **{f"aten.lerp.{kind}": lerp for kind in ("Scalar", "Tensor")},
-    **{f"aten.xlogy.{kind}": xlogy for kind in ("Tensor", "Scalar_Other", "Scalar_Self")},
+    **{f"aten.xlogy.{kind}": _XLOGY for kind in ("Tensor", "Scalar_Other", "Scalar_Self")},
+    **{f"aten.special_xlogy.{kind}": _XLOGY for kind in ("default", "other_scalar", "self_scalar")},
     "aten.abs.default": absolute,
     "aten.addcdiv.default": addcdiv,
     "aten.addcmul.default": addcmul,
@@ -441,7 +457,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.fmax.default": extremum_ignoring_nan("maximum"),
     "aten.fmin.default": extremum_ignoring_nan("minimum"),
     "aten.hypot.default": hypot,
-    "aten.logaddexp.default": logaddexp,
+    "aten.heaviside.default": formula_of_two(_heaviside),
+    "aten.logaddexp.default": formula_of_two(_log_sum(1.0)),
+    "aten.logaddexp2.default": formula_of_two(_log_sum(math.log(2))),
     "aten.logit.default": logit,
     "aten.maximum.default": _MAX,
     "aten.max.other": _MAX,
@@ -449,6 +467,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.min.other": _MIN,
     "aten.nan_to_num.default": nan_to_num,
     "aten.round.decimals": round_decimals,
+    "aten.special_round.default": round_decimals,
     "aten.round.default": rounding("round_nearest_even"),
     "aten.sgn.default": sign,
     "aten.sign.default": sign,

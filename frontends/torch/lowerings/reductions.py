@@ -23,7 +23,9 @@ from ..context import (
 Axes = Any  # None, an int or a list of ints
 
 
-def _kept(c: Context, value: Value, dims: Sequence[Any], axes: Sequence[int], keep: bool) -> Value:
+def kept_dims(
+    c: Context, value: Value, dims: Sequence[Any], axes: Sequence[int], keep: bool
+) -> Value:
     """A reduced value with its lost axes as size 1 if they are to be kept."""
     if not keep:
         return value
@@ -36,7 +38,7 @@ def total(
     """Sum over `dim`; bf16 and f16 accumulate in f32."""
     axes = axes_of(dim, self.rank)
     x = c.wide(c.convert(self, c.element))
-    return c.narrow(_kept(c, c.reduce("add", x, axes), self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, c.reduce("add", x, axes), self.dims, axes, keepdim))
 
 
 def total_all(c: Context, self: Value, dtype: Any = None) -> Value:
@@ -68,7 +70,7 @@ def mean(
     axes = axes_of(dim, self.rank)
     x = c.wide(c.convert(self, c.element))
     result = c.mean(c.reduce("add", x, axes), x, axes)
-    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
 
 
 def mean_of_numbers(
@@ -80,7 +82,7 @@ def mean_of_numbers(
     valid = c.builder.compare("EQ", x, x)
     total = c.reduce("add", c.select(valid, x, 0), axes)
     result = c("divide", total, c.reduce("add", c.convert(valid, x.element), axes))
-    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
 
 
 def mean_all(c: Context, self: Value, dtype: Any = None) -> Value:
@@ -93,7 +95,7 @@ def extreme(body: str) -> Callable[..., Value]:
     def lower(c: Context, self: Value, dim: Axes = (), keepdim: bool = False) -> Value:
         axes = axes_of(dim, self.rank)
         name = {"maximum": "or", "minimum": "and"}[body] if self.element is I1 else body
-        return _kept(c, c.reduce(name, self, axes), self.dims, axes, keepdim)
+        return kept_dims(c, c.reduce(name, self, axes), self.dims, axes, keepdim)
 
     return lower
 
@@ -123,7 +125,7 @@ def product_along(
 ) -> Value:
     axes = axes_of(dim, self.rank)
     x = c.wide(c.convert(self, c.element))
-    return c.narrow(_kept(c, c.reduce("multiply", x, axes), self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, c.reduce("multiply", x, axes), self.dims, axes, keepdim))
 
 
 def truth(body: str) -> Callable[..., Value]:
@@ -132,7 +134,7 @@ def truth(body: str) -> Callable[..., Value]:
     def lower(c: Context, self: Value, dim: Axes = None, keepdim: bool = False) -> Value:
         axes = axes_of(dim, self.rank)
         result = c.reduce(body, c.convert(self, I1), axes)
-        return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+        return c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
 
     return lower
 
@@ -182,7 +184,7 @@ def argument_of(largest: bool) -> Callable[..., Value]:
             return c.builder.reshape(place, c.dims)
         axis = axis_of(dim, self.rank)
         place = extreme_place(c, self, axis, largest)[1]
-        return _kept(c, place, self.dims, (axis,), keepdim)
+        return kept_dims(c, place, self.dims, (axis,), keepdim)
 
     return lower
 
@@ -200,7 +202,7 @@ def extreme_along(largest: bool) -> Callable[..., tuple[Value, Value | None]]:
             body = "maximum" if largest else "minimum"
             return extreme(body)(c, self, axis, keepdim), None
         value, place = extreme_place(c, self, axis, largest)
-        return tuple(_kept(c, v, self.dims, (axis,), keepdim) for v in (value, place))  # type: ignore[return-value]
+        return tuple(kept_dims(c, v, self.dims, (axis,), keepdim) for v in (value, place))  # type: ignore[return-value]
 
     return lower
 
@@ -250,10 +252,10 @@ def variance(root: bool, with_mean: bool = False) -> Callable[..., Any]:
         x = c.wide(self)
         middle, result, _ = mean_and_variance(c, x, axes, 1 if correction is None else correction)
         result = c("sqrt", result) if root else result
-        result = c.narrow(_kept(c, result, self.dims, axes, keepdim))
+        result = c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
         if not with_mean:
             return result
-        return result, c.narrow(_kept(c, middle, self.dims, axes, keepdim), 1)
+        return result, c.narrow(kept_dims(c, middle, self.dims, axes, keepdim), 1)
 
     return lower
 
@@ -288,7 +290,7 @@ def vector_norm(
     """(sum |self|^ord)^(1/ord); the largest and smallest size for ord = inf and -inf."""
     axes = axes_of(dim, self.rank)
     result = power_norm(c, size_of(c, self, c.element), ord, axes)
-    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
 
 
 def size_of(c: Context, x: Value, element: ElementType) -> Value:
@@ -350,7 +352,7 @@ def logsumexp(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Valu
     top = c.convert(top, x.element)
     grown = c("exponential", c("subtract", x, c.along(top, x.dims, axes)))
     result = c("add", c("log", c.reduce("add", grown, axes)), top)
-    return c.narrow(_kept(c, result, self.dims, axes, keepdim))
+    return c.narrow(kept_dims(c, result, self.dims, axes, keepdim))
 
 
 def count_nonzero(c: Context, self: Value, dim: Axes = None) -> Value:

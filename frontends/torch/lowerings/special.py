@@ -10,19 +10,10 @@ from ....hlo.graph import Value
 from ....hlo.ops import special as formulas
 from ....hlo.ops.decomposed import Term, exp, log, log1p, polynomial, sqrt, where
 from ....hlo.types import F64, UI32, UI64
-from ..context import Context, Operand
+from ..context import Context
 from . import special_tables as tables
 from .bessel import of_term, ratio
-
-
-def of_terms(body: Callable[[Term, Term], Term]) -> Callable[..., Value]:
-    """A lowering from a formula of two terms, computed in f32 for bf16, f16 and integers."""
-
-    def lower(c: Context, self: Operand, other: Operand) -> Value:
-        x, y = (c.wide(v) for v in c.together(self, other, element=c.element))
-        return c.narrow(body(Term(c.builder, x), Term(c.builder, y)).value)
-
-    return lower
+from .pointwise import formula_of_two
 
 
 def _entropy(x: Term) -> Term:
@@ -160,7 +151,7 @@ _FORMULAS: dict[str, Callable[[Term], Term]] = {
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": of_term(body) for name, body in _FORMULAS.items()},
     **{
-        f"aten.special_{name}.{kind}": of_terms(body)
+        f"aten.special_{name}.{kind}": formula_of_two(body)
         for name, body in (("zeta", _zeta), ("xlog1py", _xlog1py))
         for kind in ("default", "other_scalar", "self_scalar")
     },
