@@ -51,17 +51,19 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 class Call(torch.nn.Module):
-    """One operator on one sample; what is no tensor is part of the program."""
+    """One operator on one sample; what is no tensor is part of the program. `plain`: a named tuple,
+    which PyTorch does not save, is an ordinary one."""
 
-    def __init__(self, body: Any, spec: Any, fixed: list[Any]) -> None:
+    def __init__(self, body: Any, spec: Any, fixed: list[Any], plain: bool) -> None:
         super().__init__()
-        self.body, self.spec, self.fixed = body, spec, fixed
+        self.body, self.spec, self.fixed, self.plain = body, spec, fixed, plain
 
     def forward(self, *tensors: Any) -> Any:
         given = iter(tensors)
         leaves = [next(given) if leaf is Call else leaf for leaf in self.fixed]
         args, kwargs = _pytree.tree_unflatten(leaves, self.spec)
-        return self.body(*args, **kwargs)
+        found = self.body(*args, **kwargs)
+        return tuple(found) if self.plain and isinstance(found, tuple) else found
 
 
 def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: str = "") -> Outcome:
@@ -69,7 +71,7 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: st
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     tensors = tuple(x.detach().clone() for x in leaves if isinstance(x, torch.Tensor))
     fixed = [Call if isinstance(x, torch.Tensor) else x for x in leaves]
-    module = Call(body, spec, fixed).eval()
+    module = Call(body, spec, fixed, engine == "file").eval()
     try:
         with torch.no_grad():
             expected = _pytree.tree_leaves(module(*copy.deepcopy(tensors)))

@@ -6,6 +6,7 @@ tell it by their info alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -259,6 +260,14 @@ def public_determinant(c: Context, A: Value) -> Value:
     return determinant(c, A)[0]
 
 
+def logarithm_of_determinant(c: Context, A: Value) -> Value:
+    """log of the determinant; of real matrices nan where that is negative."""
+    sign, size, *_ = slogdet(c, A)
+    if sign.element.is_complex:
+        return c.add(c("log", sign), c.convert(size, sign.element))
+    return c.select(c.compare("EQ", sign, -1), math.nan, size)
+
+
 def _lu(c: Context, a: Value) -> tuple[Value, Value, Value]:
     """LU, pivots, and the diagonal of U."""
     packed, pivots, _ = c.builder.op("linalg.lu", [a]).results
@@ -308,6 +317,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.geqrf.default": geqrf,
     "aten.linalg_cholesky.default": cholesky,
     "aten.linalg_cholesky_ex.default": cholesky_ex,
+    "aten.det.default": public_determinant,
     "aten.linalg_det.default": public_determinant,
     "aten.linalg_eig.default": eig,
     "aten.linalg_eigh.default": eigh,
@@ -319,6 +329,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.linalg_lu_factor_ex.default": lu_factor_ex,
     "aten.linalg_qr.default": qr,
     "aten.linalg_slogdet.default": public_slogdet,
+    "aten.logdet.default": logarithm_of_determinant,
+    "aten.slogdet.default": public_slogdet,
     "aten.linalg_svd.default": public_svd,
     "aten.linalg_svdvals.default": singular_values,
     "aten.lu_unpack.default": lu_unpack,

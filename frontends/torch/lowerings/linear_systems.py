@@ -180,11 +180,16 @@ def tolerance(c: Context, a: Value, largest: Value, atol: Any, rtol: Any) -> Val
     return c("maximum", absolute, c("multiply", relative, largest))
 
 
+def tolerances(c: Context, *given: Any) -> list[Value | None]:
+    """Tolerances that may be numbers as values."""
+    return [c.scalar(v, F64) if isinstance(v, (int, float)) else v for v in given]
+
+
 def pseudoinverse(
     c: Context, self: Value, atol: Any = None, rtol: Any = None, hermitian: bool = False
 ) -> Value:
     """V S^+ U^H of the singular values above the tolerance, or the eigenvalues, if hermitian."""
-    atol, rtol = (c.scalar(v, F64) if isinstance(v, (int, float)) else v for v in (atol, rtol))
+    atol, rtol = tolerances(c, atol, rtol)
     if 0 in self.dims:
         return c.full(0, c.dims, c.element)
     if hermitian:

@@ -1,4 +1,4 @@
-"""Functions and products of matrices and vectors: matrix_exp, cross, kron, ..."""
+"""Functions and products of matrices and vectors: matrix_exp, matrix_power, multi_dot, kron, ..."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ....hlo.graph import Value
 from ....hlo.ops.factorizations import real_element
 from ....hlo.types import F32, I32
 from ..context import Context, Number, axis_of
+from .linear_systems import inverse, solve
 from .matrices import eye, product
+from .running import running_of
 
 _TERMS = {True: (12, 1.461661507209034), False: (18, 1.090863719290036)}
 """For f32 (True) and f64: the degree of the Taylor polynomial, and up to which 1-norm of the matrix
@@ -69,6 +71,97 @@ def _squared(c: Context, x: Value, counts: Value) -> Value:
 
     regions = [c.nested(kinds, condition), c.nested(kinds, step)]
     return c.builder.op("while", carried, {}, regions, kinds).results[1]
+
+
+def power(c: Context, self: Value, n: int) -> Value:
+    """self^n by squaring; of the inverse for negative n."""
+    if n == 0:
+        return eye(c, self.dims, self.element)
+    square = inverse(c, self) if n < 0 else self
+    result: Value | None = None
+    for place, bit in enumerate(reversed(f"{abs(n):b}")):
+        square = product(c, square, square) if place else square
+        if bit == "1":
+            result = square if result is None else product(c, result, square)
+    assert result is not None
+    return result
+
+
+def chain(c: Context, tensors: Sequence[Value]) -> Value:
+    """The product of matrices, in the order that needs the fewest multiplications where all sizes
+    are known; the first may be a row and the last a column."""
+    parts = list(tensors)
+    if parts[0].rank == 1:
+        parts[0] = c.builder.reshape(parts[0], (1, *parts[0].dims))
+    if parts[-1].rank == 1:
+        parts[-1] = c.builder.reshape(parts[-1], (*parts[-1].dims, 1))
+    sizes = [parts[0].dims[0], *(value.dims[1] for value in parts)]
+    splits = _splits(sizes) if all(isinstance(size, int) for size in sizes) else {}
+
+    def multiplied(first: int, last: int) -> Value:
+        if first == last:
+            return parts[first]
+        middle = splits.get((first, last), last - 1)
+        return product(c, multiplied(first, middle), multiplied(middle + 1, last))
+
+    return c.builder.reshape(multiplied(0, len(parts) - 1), c.dims)
+
+
+def _splits(sizes: Sequence[Any]) -> dict[tuple[int, int], int]:
+    """Of each run of matrices, i of which has sizes[i] rows and sizes[i + 1] columns, the last of
+    those that are multiplied first."""
+    count = len(sizes) - 1
+    costs = {(at, at): 0 for at in range(count)}
+    found = {}
+    for length in range(1, count):
+        for first in range(count - length):
+            last = first + length
+            ways = {
+                middle: costs[first, middle] + costs[middle + 1, last]
+                + sizes[first] * sizes[middle + 1] * sizes[last + 1]
+                for middle in range(first, last)
+            }  # fmt: skip
+            found[first, last] = min(ways, key=ways.__getitem__)
+            costs[first, last] = min(ways.values())
+    return found
+
+
+def chain_of_matrices(c: Context, matrices: Sequence[Value]) -> Value:
+    return chain(c, matrices)
+
+
+def vandermonde(c: Context, x: Value, N: int | None = None) -> Value:
+    """[..., n] -> [..., n, N]: the powers 0, 1, ... of each element."""
+    *dims, count = c.dims
+    ones = c.full(1, (*dims, c.smaller(count, 1)), c.element)
+    if count in (0, 1):
+        return ones
+    x = c.builder.reshape(c.convert(x, c.element), dims)
+    parts = [ones, c.builder.broadcast(x, (*dims, count - 1), range(len(dims)))]
+    return running_of(c, "multiply", c.concatenate(parts, len(dims)), len(dims))
+
+
+def falling_vandermonde(
+    c: Context, x: Value, N: int | None = None, increasing: bool = False
+) -> Value:
+    """torch.vander: the highest power first, if not `increasing`."""
+    result = vandermonde(c, x, N)
+    return result if increasing else c("reverse", result, dimensions=(result.rank - 1,))
+
+
+def tensor_inverse(c: Context, self: Value, ind: int = 2) -> Value:
+    """The inverse of a tensor as a map from its last dimensions to its first `ind`."""
+    rows = math.prod(self.dims[:ind])
+    return c.builder.reshape(inverse(c, c.builder.reshape(self, (rows, rows))), c.dims)
+
+
+def tensor_solve(c: Context, self: Value, other: Value, dims: Sequence[int] | None = None) -> Value:
+    """X with tensordot(self, X, X.ndim) = other, once `dims` of self stand behind the others."""
+    moved = [axis_of(axis, self.rank) for axis in dims or ()]
+    rest = [axis for axis in range(self.rank) if axis not in moved]
+    size = math.prod(other.dims)
+    matrix = c.builder.reshape(c.builder.transpose(self, [*rest, *moved]), (size, size))
+    return c.builder.reshape(solve(c, matrix, c.builder.reshape(other, (size,))), c.dims)
 
 
 def cross(c: Context, self: Value, other: Value, dim: int | None = None) -> Value:
@@ -148,12 +241,19 @@ def vector_product(c: Context, x: Value, y: Value, dim: int = -1) -> Value:
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    **{f"aten.{name}.default": power for name in ("linalg_matrix_power", "matrix_power")},
     "aten.addr.default": outer_added,
+    "aten.chain_matmul.default": chain_of_matrices,
     "aten.cross.default": cross,
     "aten.kron.default": kronecker,
     "aten.linalg_cross.default": last_cross,
     "aten.linalg_matrix_exp.default": matrix_exponential,
+    "aten.linalg_multi_dot.default": chain,
+    "aten.linalg_tensorinv.default": tensor_inverse,
+    "aten.linalg_tensorsolve.default": tensor_solve,
+    "aten.linalg_vander.default": vandermonde,
     "aten.linalg_vecdot.default": vector_product,
     "aten.matrix_exp.default": matrix_exponential,
     "aten.tensordot.default": tensordot,
+    "aten.vander.default": falling_vandermonde,
 }

@@ -110,7 +110,9 @@ def differences(
     prepend: Value | None = None,
     append: Value | None = None,
 ) -> Value:
-    """Each element minus the one before it, n times."""
+    """Each element minus the one before it, n times; self for n = 0."""
+    if n == 0:
+        return self
     axis = axis_of(dim, self.rank)
     parts = [part for part in (prepend, self, append) if part is not None]
     value = c.concatenate([c.convert(part, c.element) for part in parts], axis)
@@ -118,9 +120,15 @@ def differences(
         size = value.dims[axis]
         if isinstance(size, int) and size == 0:
             break
-        after, before = c.slice(value, axis, 1, size), c.slice(value, axis, 0, size - 1)
-        value = c("xor" if value.element.is_bool else "subtract", after, before)
+        value = differences_of(c, value, axis)
     return value
+
+
+def differences_of(c: Context, x: Value, axis: int) -> Value:
+    """Each element but the first less the one before it."""
+    size = x.dims[axis]
+    after, before = c.slice(x, axis, 1, size), c.slice(x, axis, 0, size - 1)
+    return c("xor" if x.element.is_bool else "subtract", after, before)
 
 
 TABLE: dict[str, Callable[..., Any]] = {
