@@ -527,22 +527,37 @@ class GraphReader:
             return None
 
     def parts(self, node: Any, values: Any) -> tuple[list[str], list[bool]]:
-        """Names of a node's several results, those of the getitems that take them."""
-        names = [f"{node.name}#{index}" for index in range(len(values))]
+        """Names of a node's several results, those of the getitems that take them; the tensors of a
+        list among them are results like the others."""
+        leaves, firsts = list[Any](), list[int]()
+        for value in values:
+            firsts.append(len(leaves))
+            leaves += value if isinstance(value, (tuple, list)) else [value]
+        names = [f"{node.name}#{index}" for index in range(len(leaves))]
         used = [False] * len(names)
-        for name, value in zip(names, values, strict=True):
+        for name, value in zip(names, leaves, strict=True):
             self.note(name, value)
         for user in node.users:
-            index = user.args[1]
-            for missing in range(len(names), index + 1):
-                names.append(f"{node.name}#{missing}")
-                used.append(False)
-            used[index] = used[index] or bool(user.users)
-            if names[index].endswith(f"#{index}"):
-                names[index] = user.name
-                self.note(user.name, user.meta.get("val"))
-            self.same[user.name] = names[index]
+            at = user.args[1]
+            first = firsts[at] if at < len(firsts) else at
+            if at < len(firsts) and isinstance(values[at], (tuple, list)):
+                taken = [(inner, first + inner.args[1]) for inner in user.users]
+            else:
+                taken = [(user, first)]
+            for getitem, index in taken:
+                self.take(getitem, index, node.name, names, used)
         return names, used
+
+    def take(self, getitem: Any, index: int, node: str, names: list[str], used: list[bool]) -> None:
+        """One more of a node's results has a name."""
+        for missing in range(len(names), index + 1):
+            names.append(f"{node}#{missing}")
+            used.append(False)
+        used[index] = used[index] or bool(getitem.users)
+        if names[index].endswith(f"#{index}"):
+            names[index] = getitem.name
+            self.note(getitem.name, getitem.meta.get("val"))
+        self.same[getitem.name] = names[index]
 
     def argument(self, value: Any) -> Any:
         kind: str = type(value).__name__

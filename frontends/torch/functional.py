@@ -34,16 +34,20 @@ PARTS = {
     "slice", "select", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind",
 }  # fmt: skip
 VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
-    "_conj", "as_strided", "broadcast_to", "conj", "diagonal", "dsplit", "expand", "expand_as",
-    "hsplit", "imag", "mT", "movedim", "moveaxis", "real", "unfold", "view_as_complex",
-    "view_as_real", "vsplit",
+    "_conj", "adjoint", "as_strided", "broadcast_to", "conj", "diagonal", "dsplit", "expand",
+    "expand_as", "hsplit", "imag", "linalg_diagonal", "mH", "mT", "matrix_H", "movedim", "moveaxis",
+    "real", "unflatten_dense_tensors", "unfold", "view_as_complex", "view_as_real", "vsplit",
 }  # fmt: skip
-APART = {"diagonal", "dsplit", "hsplit", "mT", "movedim", "moveaxis", "tensor_split", "vsplit"}
+APART = {
+    "diagonal", "dsplit", "hsplit", "linalg_diagonal", "mT", "movedim", "moveaxis", "tensor_split",
+    "unflatten_dense_tensors", "vsplit",
+}  # fmt: skip
 """Views that only move elements, and in which none stands twice."""
 
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
     "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid", "broadcast_tensors", "_reshape_alias",
+    "to_dense", "chain_matmul",
     *DROPOUTS,
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
@@ -57,8 +61,8 @@ TURNS = {
 """In-place operators after which a tensor is a view of what it was."""
 
 ARITHMETIC = {
-    "add_", "addcdiv_", "addcmul_", "atan2_", "div_", "fmod_", "hypot_", "mul_", "pow_",
-    "remainder_", "sub_",
+    "add_", "addcdiv_", "addcmul_", "atan2_", "div_", "floor_divide_", "fmod_", "hypot_", "ldexp_",
+    "mul_", "pow_", "remainder_", "sub_", "xlogy_",
 }  # fmt: skip
 """In-place operators that compute in the promoted type of their operands, then convert."""
 
@@ -67,6 +71,9 @@ WRITES_STATISTICS = {
     "native_batch_norm",
 }  # fmt: skip
 """What changes its running statistics in training."""
+
+OPERATORS = {f"__i{name}__" for name in ("and", "or", "xor", "lshift", "rshift")}
+"""In-place operators by Python's names: &= and its like."""
 
 COPY = "use the operator that returns a new tensor, or run_decompositions() before saving"
 
@@ -93,6 +100,8 @@ def may_write(node: Node) -> bool:
 def functional_target(target: str) -> str:
     """The operator that computes what an in-place one writes; others are their own."""
     name = operator(target)
+    if name in OPERATORS:
+        return target.replace(name, f"__{name.removeprefix('__i')}")
     if not name.endswith("_") or name.endswith("__") or name in NOT_WRITES:
         return target
     return target.replace(f".{name}.", f".{name[:-1]}.")

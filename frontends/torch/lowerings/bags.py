@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.graph import Value
 from ....hlo.ops.clauses import is_same
 from ....hlo.types import I1, I64
-from ..context import Blocked, Context, lowest, static
+from ..context import Blocked, Context, lowest, place_of, static
 from .indexing import take
 from .reductions import extreme_place, vector_norm
 from .running import running_of
@@ -77,6 +77,26 @@ def embedding_bag(
         size = c("maximum", size, c.full(1, size.dims, size.element))
         result = c("divide", result, c.builder.broadcast(size, result.dims, [0]))
     return c.narrow(result), *rest, _extra(c, 3, sizes)
+
+
+def padded_embedding_bag(
+    c: Context,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[Value | None, ...]:
+    """The same, `padding_idx` counted from either end; None for none."""
+    none = -1 if padding_idx is None else place_of(c, padding_idx, weight.dims[0])
+    return embedding_bag(
+        c, weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+        include_last_offset, static(none),
+    )  # fmt: skip
 
 
 def _extra(c: Context, number: int, value: Value | None) -> Value | None:
@@ -283,6 +303,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten._embedding_bag_dense_backward.default": embedding_bag_dense_backward,
     "aten._embedding_bag_per_sample_weights_backward.default": embedding_bag_weights_backward,
     "aten._embedding_bag_forward_only.default": embedding_bag,
+    "aten.embedding_bag.default": embedding_bag,
+    "aten.embedding_bag.padding_idx": padded_embedding_bag,
     "aten.isin.Scalar_Tensor": is_scalar_in,
     "aten.embedding_renorm.default": embedding_renorm,
     "aten.isin.Tensor_Scalar": is_in_scalar,

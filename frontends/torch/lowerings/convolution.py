@@ -163,11 +163,48 @@ def transposed(
     )
 
 
+def with_settings(
+    c: Context, input: Value, weight: Value, bias: Value | None, stride: Sizes, padding: Sizes,
+    dilation: Sizes, transposed: bool, output_padding: Sizes, groups: int, *settings: bool,
+) -> Value:  # fmt: skip
+    """torch._convolution: which library computes it is no part of a program."""
+    return convolution(
+        c, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    )
+
+
+def over_window(
+    c: Context,
+    self: Value,
+    weight: Value,
+    kernel_size: Sizes,
+    bias: Value | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+) -> Value:
+    """slow_conv3d, thnn_conv2d and their like, which are told the weight's sizes."""
+    return plain(c, self, weight, bias, stride, padding, dilation)
+
+
+def time_first(c: Context, self: Value, weight: Value, bias: Value, pad: int = 0) -> Value:
+    """conv_tbc: [time, batch, in] with weights [window, in, out]."""
+    rows, kernel = c.builder.transpose(self, [1, 2, 0]), c.builder.transpose(weight, [2, 1, 0])
+    return c.builder.transpose(plain(c, rows, kernel, bias, 1, pad), [2, 0, 1])
+
+
+_OVER_WINDOWS = ("slow_conv3d", "slow_conv_dilated2d", "slow_conv_dilated3d", "thnn_conv2d")
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.conv{n}d.default": plain for n in (1, 2, 3)},
     **{f"aten.conv{n}d.padding": named for n in (1, 2, 3)},
     "aten.conv_transpose1d.default": transposed,
     "aten.conv_transpose2d.input": transposed,
     "aten.conv_transpose3d.input": transposed,
+    **{f"aten.{name}.default": over_window for name in _OVER_WINDOWS},
+    "aten._convolution.default": with_settings,
+    "aten._convolution.deprecated": with_settings,
+    "aten._convolution_mode.default": named,
+    "aten.conv_tbc.default": time_first,
     "aten.convolution.default": convolution,
 }

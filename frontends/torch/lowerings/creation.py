@@ -74,18 +74,18 @@ def arange_to(c: Context, end: Number, **kwargs: Any) -> Value:
 
 def linspace(c: Context, start: Operand, end: Operand, steps: Any, **kwargs: Any) -> Value:
     """`steps` values from start to end, both included, counted from the nearer end."""
-    return c.convert(_line(c, start, end, sized(steps)), c.element)
+    return c.convert(line_of(c, start, end, sized(steps)), c.element)
 
 
 def logspace(
     c: Context, start: Operand, end: Operand, steps: Any, base: float = 10.0, **kwargs: Any
 ) -> Value:
     """base ** linspace(start, end, steps)."""
-    line = _line(c, start, end, sized(steps))
+    line = line_of(c, start, end, sized(steps))
     return c.convert(c("power", c.full(base, line.dims, line.element), line), c.element)
 
 
-def _line(c: Context, start: Operand, end: Operand, steps: Dim) -> Value:
+def line_of(c: Context, start: Operand, end: Operand, steps: Dim) -> Value:
     """linspace in f64, or in c128."""
     work = C128 if c.element.is_complex else F64
     dims = (steps,)

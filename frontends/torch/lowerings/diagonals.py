@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim
-from ..context import Context, axis_of
+from ....hlo.types import I64
+from ..context import Context, Operand, axis_of
 from .scatters import write_through
 
 
@@ -40,6 +42,25 @@ def diagonal_of(c: Context, self: Value, offset: int, dim1: int, dim2: int, coun
         return c.slice(flat, flat.rank - 1, 0, 0)
     stop = start + (count - 1) * (columns + 1) + 1
     return c.slice(flat, flat.rank - 1, start, stop, columns + 1)
+
+
+def matrix_diagonal(
+    c: Context, A: Value, *, offset: int = 0, dim1: int = -2, dim2: int = -1
+) -> Value:
+    """torch.linalg.diagonal: that of the last two dimensions."""
+    return diagonal(c, A, offset, dim1, dim2)
+
+
+def filled_diagonal(c: Context, self: Value, fill_value: Operand, wrap: bool = False) -> Value:
+    """self[i, i, ...] = fill_value; with `wrap` the diagonal of a tall matrix begins again one row
+    below its end."""
+    places = [c.iota(self.dims, axis) for axis in range(self.rank)]
+    if wrap and self.rank == 2:
+        turn = c.full(self.dims[1] + 1, self.dims, I64)
+        places[0] = c("remainder", places[0], turn)
+    same = [c.builder.compare("EQ", places[0], place) for place in places[1:]]
+    chosen = functools.reduce(lambda one, other: c("and", one, other), same)
+    return c.select(chosen, c.fill(fill_value, self.tensor), self)
 
 
 def diagonal_scatter(
@@ -95,6 +116,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.diag_embed.default": diagonal_embedding,
     "aten.diagonal.default": diagonal,
     "aten.diagonal_copy.default": diagonal,
+    "aten.fill_diagonal.default": filled_diagonal,
+    "aten.linalg_diagonal.default": matrix_diagonal,
     "aten.diagonal_scatter.default": diagonal_scatter,
     "aten.trace.default": trace,
     "aten.tril.default": triangle(True),

@@ -1,4 +1,4 @@
-"""Reading an image between its elements: grid_sample in two and three dimensions."""
+"""Reading an image between its elements: affine_grid, grid_sample in two and three dimensions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim
-from ....hlo.types import I64
-from ..context import Blocked, Context
+from ....hlo.types import F64, I64
+from ..context import Blocked, Context, sized
+from .creation import line_of
 from .scatters import scattered
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
@@ -258,7 +259,28 @@ def _weighted(
     return c("multiply", values, c.builder.broadcast(weight, values.dims, axes))
 
 
+def affine_grid(c: Context, theta: Value, size: Sequence[Dim], align_corners: bool) -> Value:
+    """The places of a grid of `size` [n, c, (z,) y, x] between -1 and 1, moved by theta
+    [n, rows, rows + 1]: [n, (z,) y, x, rows]."""
+    space = tuple(map(sized, size[2:]))
+    last = len(space)
+    parts = []
+    for axis in reversed(range(last)):  # x first
+        extent = space[axis]
+        place = line_of(c, -1, 1, extent)
+        if not align_corners:
+            place = c.divide(c.multiply(place, c.size(extent - 1, F64)), extent)
+        if extent == 1:
+            place = c.full(0, (1,), F64)
+        place = c.convert(place, c.wide(theta).element)
+        parts.append(c.builder.broadcast(place, (*space, 1), [axis]))
+    parts.append(c.full(1, (*space, 1), parts[0].element))
+    grid = c.dot(c.wide(theta), c.concatenate(parts, last), ((2,), (last,)))
+    return c.narrow(c.builder.transpose(grid, [0, *range(2, last + 2), 1]))
+
+
 TABLE: dict[str, Callable[..., Any]] = {
+    "aten.affine_grid_generator.default": affine_grid,
     "aten.grid_sampler.default": grid_sampler,
     **{f"aten.grid_sampler_{n}d.default": grid_sampler for n in (2, 3)},
     **{f"aten.grid_sampler_{n}d_backward.default": grid_sampler_backward for n in (2, 3)},

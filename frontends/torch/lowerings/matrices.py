@@ -17,7 +17,10 @@ def adjoint(c: Context, value: Value) -> Value:
 
 
 def transposed(c: Context, value: Value) -> Value:
+    """The transpose of each matrix; a number is its own."""
     last = value.rank - 1
+    if last < 1:
+        return value
     return c.builder.transpose(value, [*range(last - 1), last, last - 1])
 
 

@@ -71,14 +71,30 @@ def pad(
     c: Context, self: Value, pad: Sequence[int], mode: str = "constant", value: Any = None
 ) -> Value:
     """torch.nn.functional.pad."""
+    return _pad(c, self, pad, mode, value)
+
+
+def _pad(c: Context, self: Value, pad: Sequence[int], mode: str, value: Any) -> Value:
     if mode == "constant":
         return constant_pad(c, self, pad, value or 0)
     return _edge_pad(c, self, pad, mode)
 
 
+_MODES = ("reflect", "replicate", "circular", "constant")
+
+
+def pad_by_number(
+    c: Context, self: Value, pad: Sequence[int], mode: int, value: Any = None
+) -> Value:
+    """The same, the mode by its number in PyTorch."""
+    return _pad(c, self, pad, _MODES[mode], value)
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.reflection_pad{n}d.default": edge_pad("reflect") for n in (1, 2, 3)},
     **{f"aten.replication_pad{n}d.default": edge_pad("replicate") for n in (1, 2, 3)},
+    "aten._pad_circular.default": edge_pad("circular"),
+    "aten._pad_enum.default": pad_by_number,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.pad.default": pad,
 }

@@ -1,4 +1,4 @@
-"""Tensors side by side, and the parts of one: hstack, vstack, hsplit, tensor_split, ..."""
+"""Tensors side by side, and the parts of one: hstack, hsplit, tensor_split, pad_sequence, ..."""
 
 from __future__ import annotations
 
@@ -94,20 +94,64 @@ def products(c: Context, tensors: Sequence[Value]) -> Value:
     return c.concatenate([c.builder.reshape(grid, (count, 1)) for grid in grids], 1)
 
 
+def reshaped_each(c: Context, tensors: Sequence[Value]) -> Any:
+    """Each tensor with the declared dims: atleast_1d and its like of several tensors."""
+    return tuple(c.builder.reshape(v, c.type_of(at).dims) for at, v in enumerate(tensors))
+
+
+def flattened(c: Context, tensors: Sequence[Value]) -> Value:
+    """All elements of all tensors, one after the other."""
+    parts = [c.builder.reshape(value, (math.prod(value.dims),)) for value in tensors]
+    return c.concatenate([c.convert(part, c.element) for part in parts], 0)
+
+
+def unflattened(c: Context, flat: Value, tensors: Sequence[Value]) -> Any:
+    """What `flattened` makes, as tensors of these dims again."""
+    found, start = [], 0
+    for like in tensors:
+        size = math.prod(like.dims)
+        part = c.slice(flat, 0, start, start + size)
+        found.append(c.builder.reshape(part, like.dims))
+        start += size
+    return tuple(found)
+
+
+def padded(
+    c: Context,
+    sequences: Sequence[Value],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Value:
+    """pad_sequence: [n, ...] each -> [longest, sequences, ...], shorter ones padded."""
+    longest = c.dims[1 if batch_first else 0]
+    parts = []
+    for value in sequences:
+        beside = longest - value.dims[0]
+        pads: list[Any] = [(0, 0, 0)] * value.rank
+        pads[0] = (0, beside, 0) if padding_side == "right" else (beside, 0, 0)
+        parts.append(c.pad(c.convert(value, c.element), padding_value, pads))
+    return views.stack(c, parts, 0 if batch_first else 1)
+
+
 _SPLITS = {name: split_along(axis) for axis, name in enumerate(("vsplit", "hsplit", "dsplit"))}
 
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.int": equal for name, (equal, _) in _SPLITS.items()},
     **{f"aten.{name}.array": at for name, (_, at) in _SPLITS.items()},
+    **{f"aten.atleast_{rank}d.Sequence": reshaped_each for rank in (1, 2, 3)},
     "aten.cartesian_prod.default": products,
     "aten.column_stack.default": columns,
     "aten.diag.default": diagonal_or_matrix,
     "aten.diagflat.default": flat_diagonal,
     "aten.dstack.default": stacked(3, 2),
+    "aten.flatten_dense_tensors.default": flattened,
     "aten.fliplr.default": flipped(1),
     "aten.flipud.default": flipped(0),
     "aten.hstack.default": stacked(1, 1),
+    "aten.pad_sequence.default": padded,
     "aten.row_stack.default": stacked(2, 0),
     "aten.tensor_split.indices": split_at,
+    "aten.unflatten_dense_tensors.default": unflattened,
     "aten.vstack.default": stacked(2, 0),
 }

@@ -1,5 +1,5 @@
 """Counting values and places between edges: bucketize, searchsorted, histc, histogram, bincount,
-segment_reduce."""
+segment_reduce; covariances."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ....hlo.types import I1, I64
 from ..context import Blocked, Context, Number, Operand, axis_of, identity
 from ..promotion import result_element
 from .indexing import gather
+from .matrices import diagonal
 from .running import running_of
 from .scatters import combine_along, scatter_line
 
@@ -65,11 +66,11 @@ def searchsorted(
 
 
 def _range_of(c: Context, x: Value, margin: float) -> tuple[Value, Value]:
-    """The smallest and the largest element, moved apart by `margin` each where they are equal."""
+    """The smallest and the largest element, moved apart by `margin` each where they are equal; 0
+    and 1 where there are none."""
     if math.prod(x.dims) == 0:
-        low = high = c.scalar(0, x.element)
-    else:
-        low, high = (c.reduce(name, x, range(x.rank)) for name in ("minimum", "maximum"))
+        return c.scalar(0, x.element), c.scalar(1, x.element)
+    low, high = (c.reduce(name, x, range(x.rank)) for name in ("minimum", "maximum"))
     return _apart(c, low, high, margin)
 
 
@@ -234,6 +235,62 @@ def box_counts_between(
     return _counts(c, _rows(c, self), bins, weight, density)
 
 
+def box_histogram(
+    c: Context,
+    self: Value,
+    bins: Any,
+    range: Sequence[float] | None = None,
+    weight: Value | None = None,
+    density: bool = False,
+) -> tuple[Value, ...]:
+    """torch.histogramdd: the counts, then the edges of each column: `bins` of them in all or each,
+    or where they are."""
+    x = _rows(c, self)
+    each = [bins] * x.dims[1] if isinstance(bins, int) else bins  # type: ignore[operator]
+    edges = each if isinstance(each[0], Value) else _edges(c, x, each, range)
+    return _counts(c, x, edges, weight, density), *edges
+
+
+def covariance(
+    c: Context,
+    self: Value,
+    *,
+    correction: int = 1,
+    fweights: Value | None = None,
+    aweights: Value | None = None,
+) -> Value:
+    """torch.cov: of variables, which are rows, over their observations, columns."""
+    if fweights is not None or aweights is not None:
+        raise Blocked("weighs observations", "multiply by the weights where they are used")
+    return c.narrow(_covariance(c, self, correction))
+
+
+def _covariance(c: Context, x: Value, correction: int) -> Value:
+    if x.rank < 2:
+        x = c.builder.reshape(x, (1, math.prod(x.dims)))
+    x = c.wide(c.convert(x, c.element))
+    count = x.dims[1]
+    middle = c.divide(c.reduce("add", x, [1]), count)
+    centred = c("subtract", x, c.along(middle, x.dims, [1]))
+    other = c("chlo.conj", centred) if x.element.is_complex else centred
+    products = c.dot(centred, other, ((1,), (1,)))
+    return c.builder.reshape(c.divide(products, c.larger(count - correction, 0)), c.dims)
+
+
+def correlation(c: Context, self: Value) -> Value:
+    """torch.corrcoef: covariances divided by both deviations, no part beyond -1 and 1."""
+    both = _covariance(c, self, 1)
+    if not both.rank:
+        return c.narrow(c("divide", both, both))
+    spread = c("sqrt", c.part("real", diagonal(c, both)))
+    for axis in (0, 1):
+        by = c.builder.broadcast(c.convert(spread, both.element), both.dims, [axis])
+        both = c("divide", both, by)
+    parts = [c.part(name, both) for name in ("real", "imag")[: 1 + both.element.is_complex]]
+    parts = [c("clamp", c.scalar(-1, x.element), x, c.scalar(1, x.element)) for x in parts]
+    return c.narrow(c("complex", *parts) if both.element.is_complex else parts[0])
+
+
 def bincount(c: Context, self: Value, weights: Value | None = None, minlength: int = 0) -> Value:
     """How often each number occurs, or the sum of its weights; as long as the largest demands."""
     size: Dim = c.dims[0]
@@ -308,10 +365,14 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.bincount.default": bincount,
     "aten.bucketize.Scalar": bucketize,
     "aten.bucketize.Tensor": bucketize,
+    **{f"aten.histogramdd.{kind}": box_histogram
+       for kind in ("default", "int_bins", "TensorList_bins")},
+    "aten.corrcoef.default": correlation,
+    "aten.cov.default": covariance,
     "aten.histc.default": count_in_range,
     "aten.histogram.bin_ct": histogram,
     "aten.histogram.bins_tensor": histogram_between,
     "aten.searchsorted.Scalar": searchsorted,
     "aten.searchsorted.Tensor": searchsorted,
     "aten.segment_reduce.default": segment_reduce,
-}
+}  # fmt: skip

@@ -8,7 +8,9 @@ from typing import Any
 
 from ....hlo.graph import Value
 from ....hlo.symbols import Dim, ceildiv
+from ....hlo.types import I64
 from ..context import Blocked, Context, axis_of, bounds, place_of, sized, static
+from .matrices import adjoint
 
 
 def same(c: Context, self: Value, *args: Any, **kwargs: Any) -> Value:
@@ -112,8 +114,15 @@ def slice_along(
     return c.slice(self, axis, first, last, step)
 
 
-def narrow(c: Context, self: Value, dim: int, start: int, length: int) -> Value:
+def narrow(c: Context, self: Value, dim: int, start: int | Value, length: int) -> Value:
     axis = axis_of(dim, self.rank)
+    if isinstance(start, Value):
+        start = c.convert(c.builder.reshape(start, ()), I64)
+        size = c.size(self.dims[axis])
+        start = c("select", c.compare("LT", start, 0), c("add", start, size), start)
+        starts = [start if d == axis else c.scalar(0, I64) for d in range(self.rank)]
+        sizes = (*self.dims[:axis], sized(length), *self.dims[axis + 1 :])
+        return c("dynamic_slice", self, *starts, slice_sizes=sizes)
     first = place_of(c, start, self.dims[axis])
     return c.slice(self, axis, first, first + sized(length))
 
@@ -340,7 +349,9 @@ _SAME = (
 )  # fmt: skip
 _CONVERTED = (
     "_to_copy.default", "to.device", "to.dtype", "to.dtype_layout", "to.other", "type_as.default",
-    "to.prim_Device", "to.prim_dtype", "_cast_Float.default",
+    "to.prim_Device", "to.prim_dtype", "to_dense.default",
+    *(f"_cast_{name}.default" for name in (
+        "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")),
 )  # fmt: skip
 _VIEWED = ("view", "_unsafe_view", "reshape", "view_copy")
 _RESHAPED = (
@@ -359,8 +370,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": viewed for name in _VIEWED},
     **{
         f"aten.{name}.default": conjugate
-        for name in ("conj", "_conj", "conj_physical", "_conj_physical")
+        for name in ("conj", "_conj", "_conj_copy", "conj_physical", "_conj_physical")
     },
+    **{f"aten.{name}.default": adjoint for name in ("adjoint", "mH", "matrix_H")},
     "aten._chunk_cat.default": chunk_cat,
     "aten._stack.default": stack,
     "aten.broadcast_tensors.default": broadcast_all,
@@ -381,6 +393,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.meshgrid.indexing": meshgrid,
     "aten.movedim.int": movedim,
     "aten.movedim.intlist": movedim,
+    "aten.narrow.Tensor": narrow,
     "aten.narrow.default": narrow,
     "aten.narrow_copy.default": narrow,
     "aten.numpy_T.default": reverse_dims,
