@@ -86,10 +86,11 @@ def logspace(
 
 
 def line_of(c: Context, start: Operand, end: Operand, steps: Dim) -> Value:
-    """linspace in f64, or in c128."""
+    """linspace in f64, or in c128; of whole numbers, where the result is of them."""
     work = C128 if c.element.is_complex else F64
+    given = c.element if c.element.is_integer else work
     dims = (steps,)
-    low, high = (c.spread(c.convert(c.convert(v, work), work), dims) for v in (start, end))
+    low, high = (c.spread(c.convert(c.convert(v, given), work), dims) for v in (start, end))
     last = c.convert(c.size(c.larger(steps - 1, 1), F64), work)
     step = c("divide", c("subtract", high, low), c.spread(last, dims))
     place = c.iota(dims, 0)

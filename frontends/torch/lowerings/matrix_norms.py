@@ -75,7 +75,7 @@ def frobenius_norm(c: Context, self: Value, dim: Axes, keepdim: bool = False) ->
 
 
 def nuclear_norm(c: Context, self: Value, keepdim: bool = False) -> Value:
-    return matrix_norm(c, self, "nuc", (0, 1), keepdim)
+    return matrix_norm(c, self, "nuc", (-2, -1), keepdim)
 
 
 def nuclear_norm_along(c: Context, self: Value, dim: Axes, keepdim: bool = False) -> Value:

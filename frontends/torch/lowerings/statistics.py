@@ -1,5 +1,5 @@
 """Counting values and places between edges: bucketize, searchsorted, histc, histogram, bincount,
-segment_reduce; covariances."""
+segment_reduce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ....hlo.types import I1, I64
 from ..context import Blocked, Context, Number, Operand, axis_of, identity
 from ..promotion import result_element
 from .indexing import gather
-from .matrices import diagonal
 from .running import running_of
 from .scatters import combine_along, scatter_line
 
@@ -251,46 +250,6 @@ def box_histogram(
     return _counts(c, x, edges, weight, density), *edges
 
 
-def covariance(
-    c: Context,
-    self: Value,
-    *,
-    correction: int = 1,
-    fweights: Value | None = None,
-    aweights: Value | None = None,
-) -> Value:
-    """torch.cov: of variables, which are rows, over their observations, columns."""
-    if fweights is not None or aweights is not None:
-        raise Blocked("weighs observations", "multiply by the weights where they are used")
-    return c.narrow(_covariance(c, self, correction))
-
-
-def _covariance(c: Context, x: Value, correction: int) -> Value:
-    if x.rank < 2:
-        x = c.builder.reshape(x, (1, math.prod(x.dims)))
-    x = c.wide(c.convert(x, c.element))
-    count = x.dims[1]
-    middle = c.divide(c.reduce("add", x, [1]), count)
-    centred = c("subtract", x, c.along(middle, x.dims, [1]))
-    other = c("chlo.conj", centred) if x.element.is_complex else centred
-    products = c.dot(centred, other, ((1,), (1,)))
-    return c.builder.reshape(c.divide(products, c.larger(count - correction, 0)), c.dims)
-
-
-def correlation(c: Context, self: Value) -> Value:
-    """torch.corrcoef: covariances divided by both deviations, no part beyond -1 and 1."""
-    both = _covariance(c, self, 1)
-    if not both.rank:
-        return c.narrow(c("divide", both, both))
-    spread = c("sqrt", c.part("real", diagonal(c, both)))
-    for axis in (0, 1):
-        by = c.builder.broadcast(c.convert(spread, both.element), both.dims, [axis])
-        both = c("divide", both, by)
-    parts = [c.part(name, both) for name in ("real", "imag")[: 1 + both.element.is_complex]]
-    parts = [c("clamp", c.scalar(-1, x.element), x, c.scalar(1, x.element)) for x in parts]
-    return c.narrow(c("complex", *parts) if both.element.is_complex else parts[0])
-
-
 def bincount(c: Context, self: Value, weights: Value | None = None, minlength: int = 0) -> Value:
     """How often each number occurs, or the sum of its weights; as long as the largest demands."""
     size: Dim = c.dims[0]
@@ -367,8 +326,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.bucketize.Tensor": bucketize,
     **{f"aten.histogramdd.{kind}": box_histogram
        for kind in ("default", "int_bins", "TensorList_bins")},
-    "aten.corrcoef.default": correlation,
-    "aten.cov.default": covariance,
     "aten.histc.default": count_in_range,
     "aten.histogram.bin_ct": histogram,
     "aten.histogram.bins_tensor": histogram_between,
