@@ -71,7 +71,7 @@ def ldexp(c: Context, self: Value, other: Value) -> Value:
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.copysign.{kind}": copysign for kind in ("Tensor", "Scalar")},
     "aten.frexp.Tensor": frexp,
-    **{f"aten.ldexp.{kind}": ldexp for kind in ("Tensor", "default")},  # of ldexp_, default
+    **{f"aten.ldexp.{kind}": ldexp for kind in ("Tensor", "default")},  # the latter of ldexp_
     "aten.nextafter.default": nextafter,
     "aten.signbit.default": signbit,
 }

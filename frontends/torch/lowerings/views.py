@@ -423,6 +423,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "aten.t_copy.default": reverse_dims,
     "aten.tensor_split.sections": tensor_split,
     "aten.tile.default": repeat,
+    "aten.transpose.default": transpose,  # of transpose_
     "aten.transpose.int": transpose,
     "aten.transpose_copy.int": transpose,
     "aten.unbind.int": unbind,
