@@ -218,7 +218,7 @@ case(
 )
 case(
     "unflatten_dense_tensors.default",
-    lambda x, y: torch._utils._unflatten_dense_tensors(x, [y, y[0]]),
+    lambda x, y: torch.ops.aten.unflatten_dense_tensors(x, [y, y[0]]),
     LINE[:25],
     X,
 )
@@ -226,10 +226,10 @@ case("narrow.Tensor", lambda x: x.narrow(1, torch.tensor(-3), 2), X)
 case("to_dense.default", lambda x: x.to_dense(), X)
 case(
     "affine_grid_generator.default",
-    lambda t: F.affine_grid(t, (2, 1, 3, 4), False),
+    lambda t: F.affine_grid(t, [2, 1, 3, 4], False),
     normal(2, 2, 3),
 )
-case("affine_grid_generator.default", lambda t: F.affine_grid(t, (1, 1, 2, 1, 3), True),
+case("affine_grid_generator.default", lambda t: F.affine_grid(t, [1, 1, 2, 1, 3], True),
      normal(1, 3, 4))  # fmt: skip
 case("conv_tbc.default", torch.conv_tbc, normal(6, 2, 3), normal(3, 3, 4), normal(4))
 case("embedding_bag.padding_idx",

@@ -154,8 +154,11 @@ def gradient(
     )
     found = []
     for axis, step in zip(axes, each, strict=True):
-        body = _slope if isinstance(step, Value) else _even_slope
-        value = body(c, self, axis_of(axis, self.rank), step, edge_order)
+        at = axis_of(axis, self.rank)
+        if isinstance(step, Value):
+            value = _slope(c, self, at, step, edge_order)
+        else:
+            value = _even_slope(c, self, at, step, edge_order)
         found.append(c.narrow(value, len(found)))
     return tuple(found)
 
