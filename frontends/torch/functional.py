@@ -47,8 +47,7 @@ APART = {
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
     "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid", "broadcast_tensors", "_reshape_alias",
-    "to_dense", "chain_matmul",
-    *DROPOUTS,
+    "to_dense", *DROPOUTS,
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 

@@ -32,7 +32,8 @@ class _Body(nn.Module):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_composite(case: CompositeCase) -> None:
-    """The file holds the operator, and the program that is read of it gives eager's numbers."""
+    """The file holds the operator, the program that is read of it gives eager's numbers, and so
+    does the export in memory, which is the same program."""
     file = io.BytesIO()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -42,6 +43,7 @@ def test_composite(case: CompositeCase) -> None:
     targets = {node.target for node in read_archive(file.getvalue()).graph.walk()}
     assert f"aten.{case.target}" in targets
     module = import_torch(file.getvalue())
+    assert str(import_torch(exported)).split("\n")[1:] == str(module).split("\n")[1:]
     found = interpret(module, [array_of(x) for x in case.inputs])
     said = compare(found[: len(expected)], [array_of(x) for x in expected])
     assert said.verdict == "agrees", said.words

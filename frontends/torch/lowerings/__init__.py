@@ -87,7 +87,7 @@ DENSE = (
 REMEDIES: dict[str, str] = {
     **dict.fromkeys(
         ("aten._sparse", "aten._to_sparse", "aten._to_dense", "aten.sparse_", "aten.to_sparse",
-         "aten.to_dense", "aten._coalesce", "aten.coalesce"), DENSE,
+         "aten._coalesce", "aten.coalesce"), DENSE,
     ),
     "aten._native_multi_head_attention": _FAST,
     "aten._transformer_encoder_layer_fwd": _FAST,

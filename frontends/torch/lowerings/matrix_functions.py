@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.graph import Value
 from ....hlo.ops.factorizations import real_element
 from ....hlo.types import F32, I32
-from ..context import Context, Number, axis_of
+from ..context import Blocked, Context, Number, axis_of
 from .linear_systems import inverse, solve
 from .matrices import eye, product
 from .running import running_of
@@ -127,6 +127,9 @@ def _splits(sizes: Sequence[Any]) -> dict[tuple[int, int], int]:
 
 
 def chain_of_matrices(c: Context, matrices: Sequence[Value]) -> Value:
+    """torch.chain_matmul, which gives the very tensor where there is one alone."""
+    if len(matrices) == 1:
+        raise Blocked("is given one matrix, which is its result", "leave it out")
     return chain(c, matrices)
 
 
