@@ -25,6 +25,7 @@ from ...hlo.types import ElementType, TensorType, element_type
 from .attributes import watched
 from .caches import register_caches
 from .failures import export_failure, graph_place, user_place, without_graphs
+from .functional import DROPOUTS, MAYBE_VIEWS, VIEWS, operator
 from .lower import lower, unsupported
 from .lowerings import DENSE, LOWERINGS
 from .origins import is_models, origin
@@ -140,9 +141,19 @@ def decompositions() -> dict[Any, Any]:
     overload: Any
     for overload in list(table):
         known = isinstance(overload, torch._ops.OpOverload) and str(overload) in LOWERINGS
-        if known and not overload._schema.is_mutable:  # what writes must become functional
+        # what writes must become functional, and so must what is written through a view
+        if known and not overload._schema.is_mutable and not _hides_views(overload):
             del table[overload]
     return table
+
+
+def _hides_views(overload: Any) -> bool:
+    """Whether results may be views of operands although the schema does not say so, and PyTorch
+    would lose what is written through them."""
+    name = operator(str(overload))
+    if name not in VIEWS | MAYBE_VIEWS or name in DROPOUTS:
+        return False
+    return all(result.alias_info is None for result in overload._schema.returns)
 
 
 def read_exported(exported: Any, name: str, values: Values | None = None) -> TorchProgram:

@@ -40,7 +40,7 @@ VIEWS = RESHAPES | PERMUTATIONS | PARTS | {
 }  # fmt: skip
 APART = {
     "diagonal", "dsplit", "hsplit", "linalg_diagonal", "mT", "movedim", "moveaxis", "tensor_split",
-    "unflatten_dense_tensors", "vsplit",
+    "vsplit",
 }  # fmt: skip
 """Views that only move elements, and in which none stands twice."""
 
