@@ -47,3 +47,17 @@ def test_composite(case: CompositeCase) -> None:
     found = interpret(module, [array_of(x) for x in case.inputs])
     said = compare(found[: len(expected)], [array_of(x) for x in expected])
     assert said.verdict == "agrees", said.words
+
+
+def test_views_that_the_schema_hides() -> None:
+    """What is written through them comes back: PyTorch itself makes it functional."""
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        line = x.clone()
+        torch.ops.aten.unflatten_dense_tensors(line, [x[:2], x[2:]])[1].mul_(2)
+        return line
+
+    line = torch.arange(5.0)
+    exported = torch.export.export(_Body(body), (line,), strict=False)
+    (found,) = interpret(import_torch(exported), [line.numpy()])
+    assert found.tolist() == [0, 1, 4, 6, 8]

@@ -222,6 +222,7 @@ case(
     LINE[:25],
     X,
 )
+case("combinations.default", lambda x: torch.combinations(x, 1), LINE)
 case("narrow.Tensor", lambda x: x.narrow(1, torch.tensor(-3), 2), X)
 case("to_dense.default", lambda x: x.to_dense(), X)
 case(
@@ -258,6 +259,8 @@ def _and_or(x: Any, y: Any) -> None:
 
 
 case("__iand__.Tensor", written(_and_or), whole(0, 99, 6), whole(0, 99, 6))
+case("linalg_diagonal.default", written(lambda x: torch.linalg.diagonal(x).mul_(2)), SQUARE)
+case("transpose_.default", written(lambda x: x.transpose_(0, 1).mul_(X.T)), X)
 case("fill_diagonal_.default", written(lambda x: x.fill_diagonal_(7.0, wrap=True)), normal(8, 3))
 case("fill_diagonal_.default", written(lambda x: x.fill_diagonal_(7.0)), normal(3, 3, 3))
 case("floor_divide_.Tensor", written(lambda x, y: x.floor_divide_(y)), X, Y)

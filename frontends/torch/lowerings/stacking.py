@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ....hlo.graph import Value
-from ..context import Context, axis_of, bounds
+from ....hlo.symbols import name_of
+from ....hlo.types import I64
+from ..context import Context, axis_of, bounds, static
 from . import diagonals, views
+from .indexing import take
 
 
 def _at_least(c: Context, value: Value, rank: int) -> Value:
@@ -94,6 +100,17 @@ def products(c: Context, tensors: Sequence[Value]) -> Value:
     return c.concatenate([c.builder.reshape(grid, (count, 1)) for grid in grids], 1)
 
 
+def combinations(c: Context, self: Value, r: int = 2, with_replacement: bool = False) -> Value:
+    """All ways to take r elements of a vector, each of which may come again `with_replacement`."""
+    ways = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    rows = np.array(list(ways(range(static(self.dims[0])), r)), np.int64)
+    if not r:
+        return c.full(0, (0,), self.element)
+    if (name := name_of(c.dims[0])) and c.data.lacks(c.dims[0]):
+        c.data.bind(name, c.scalar(len(rows), I64))
+    return take(c, self, c.array(rows.reshape(len(rows), r)), 0, wrap=False)
+
+
 def reshaped_each(c: Context, tensors: Sequence[Value]) -> Any:
     """Each tensor with the declared dims: atleast_1d and its like of several tensors."""
     return tuple(c.builder.reshape(v, c.type_of(at).dims) for at, v in enumerate(tensors))
@@ -142,6 +159,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.atleast_{rank}d.Sequence": reshaped_each for rank in (1, 2, 3)},
     "aten.cartesian_prod.default": products,
     "aten.column_stack.default": columns,
+    "aten.combinations.default": combinations,
     "aten.diag.default": diagonal_or_matrix,
     "aten.diagflat.default": flat_diagonal,
     "aten.dstack.default": stacked(3, 2),
