@@ -193,7 +193,7 @@ def run(
         output,
         repeat,
         profile,
-        running.Place(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
+        running.LoadOptions(target, read_sizes(mesh), device, simulate, threads, comm_timeout),
         allow_native,
         as_json,
         entry,

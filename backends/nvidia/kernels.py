@@ -114,7 +114,7 @@ def kind_of(op: Op) -> str:
     """The kind of a fusion, or the one that a single operation would be."""
     if op.name == "fusion":
         return op.kind
-    if op.definition.pattern == "contract":
+    if op.definition.pattern == "contract" and op.name != "dot":  # a dot_general by now
         return "contract"
     if op.name == "reduce":
         return "reduce"

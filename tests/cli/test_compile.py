@@ -74,12 +74,13 @@ def test_a_file_that_is_no_model(girih_command, tmp_path):
 def test_dump(girih_command, model, tmp_path):
     code, out, _ = girih_command("dump", model)
     assert code == 0 and "dot_general" in out and "fusion" not in out
-    code, _, _ = girih_command("dump", model, "--after", "fuse", "-o", tmp_path / "fused.txt")
+    code, _, _ = girih_command("dump", model, "--stage", "fuse", "-o", tmp_path / "fused.txt")
     assert code == 0 and "fusion" in (tmp_path / "fused.txt").read_text()
-    code, _, err = girih_command("dump", model, "--after", "fussion")
-    assert code == 2 and "there are mask-bounded, require-static, " in err
+    code, _, err = girih_command("dump", model, "--stage", "fussion")
+    assert code == 2 and "there are import, simplify, fuse, connect, " in err
     code, out, _ = girih_command("dump", model, "--json")
-    assert json.loads(out)["operations"] == 2
+    report = json.loads(out)
+    assert report["stage"] == "import" and report["text"].count("dot_general") == 1
 
 
 def test_bench(girih_command, model):

@@ -26,7 +26,7 @@ import numpy as np
 from girih.hlo.errors import CompilerBug, UserError
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.cuda import find_gpus
-from girih.runtime.devices.driver import Box, Code, OutOfMemory, Start
+from girih.runtime.devices.driver import TensorMapBox, Code, OutOfMemory, LaunchConfiguration
 from tests.runtime.gpu_fakes import flat
 from tests.runtime.test_cuda_stub import PTX
 from tests.runtime.test_nvidia import two_steps
@@ -46,7 +46,7 @@ for turn in range(4):
 (twice,) = program.on_device(once)
 assert twice.numpy().tolist() == (4 * x + 3).tolist()
 assert [event.duration for event in program.profile(x).events] == [500.0, 500.0]
-box = Box("bf16", (64, 100), (128,), (64, 32), 128)
+box = TensorMapBox("bf16", (64, 100), (128,), (64, 32), 128)
 with gpu:
     for address in range(1 << 20, (1 << 20) + 4096, 16):
         assert gpu.tensor_map(box, address) == b"\\7" * 128
@@ -66,8 +66,9 @@ with gpu:
     # Another module's entry may have the handle of one that had more shared memory.
     module = gpu.load(Code(PTX.encode(), parse_architecture("sm_90a"), True))
     for size in (60000, 100000, 60000):
-        entry = gpu.entry(module, Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), size))
-    start = Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 100000)
+        made = LaunchConfiguration("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), size)
+        entry = gpu.entry(module, made)
+    start = LaunchConfiguration("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 100000)
     try:
         gpu.prepare(entry, start, [bytes(8), bytes(4)])
     except CompilerBug as error:
@@ -225,15 +226,15 @@ import cuda.bindings.driver as cuda
 from girih.runtime.devices import cuda as ours
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.cuda import find_gpus
-from girih.runtime.devices.driver import Code, Start
+from girih.runtime.devices.driver import Code, LaunchConfiguration
 from tests.runtime.test_cuda_stub import PTX
 
 (gpu,) = find_gpus()
 gpu.__enter__()
 module = gpu.load(Code(PTX.encode(), parse_architecture("sm_90a"), True))
-start = Start("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 0)
+start = LaunchConfiguration("add_one", (2, 1, 1), (32, 1, 1), (2, 1, 1), 0)
 entry = gpu.entry(module, start)
-plain = gpu.entry(module, Start("add", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0))
+plain = gpu.entry(module, LaunchConfiguration("add", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0))
 memory = [gpu.allocate(64, 0) for _ in range(3)]
 words = [address.to_bytes(8, "little") for address in memory]
 block = ctypes.create_string_buffer(256)
@@ -249,7 +250,7 @@ def encode(at, type=9, rank=2, address=1 << 20, dims=(64, 100), strides=(128,), 
 def launch(grid=(2, 1, 1), block=(32, 1, 1), cluster=(2, 1, 1), shared=0, count=2, skew=0,
            stream=0):
     gpu._parameters.clear()
-    asked = Start("add_one", grid, block, cluster or (1, 1, 1), shared)
+    asked = LaunchConfiguration("add_one", grid, block, cluster or (1, 1, 1), shared)
     prepared = gpu.prepare(entry, asked, words[:count])
     if skew:
         places = (ctypes.c_void_p * 2).from_address(prepared.pointers)
@@ -269,7 +270,7 @@ def graph(attribute=True, after=True, other=False, foreign=False):
         nodes = gpu.graph([clustered, clustered]).nodes
         gpu.rebind(finished._replace(nodes=nodes), 0, clustered)
     if other:
-        single = Start("add", (2, 1, 1), (32, 1, 1), (1, 1, 1), 0)
+        single = LaunchConfiguration("add", (2, 1, 1), (32, 1, 1), (1, 1, 1), 0)
         gpu.rebind(finished, 0, gpu.prepare(plain, single, words))
 
 encode(made)

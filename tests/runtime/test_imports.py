@@ -16,6 +16,7 @@ FORBIDDEN = ("jax", "jaxlib", "torch", "llvmlite", "transformers", "onnx")
 SINGLE = (
     "girih", "girih.hlo", "girih.hlo.classes", "girih.hlo.errors", "girih.hlo.extras",
     "girih.hlo.files", "girih.hlo.signature", "girih.hlo.size_text", "girih.hlo.sizes",
+    "girih.hlo.trees",
     "girih.hlo.symbols", "girih.hlo.types", "girih.workers",
 )  # fmt: skip
 WHOLE = ("girih.runtime", "girih.specs", "girih.cli")

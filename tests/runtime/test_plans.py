@@ -57,7 +57,7 @@ def test_the_runtime_executes_what_the_planner_writes(program):
     assert opened(program, program.plan)
 
 
-@pytest.mark.parametrize("version", ["1.7", "2.0", "1.10"])
+@pytest.mark.parametrize("version", ["1.8", "2.0", "1.10"])
 def test_a_newer_plan(version):
     with pytest.raises(UserError, match=f"format {version}, this girih executes up to"):
         check_version(plan_pb2.Plan(format_version=version))

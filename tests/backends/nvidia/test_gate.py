@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia.assemble import assemble
-from girih.backends.nvidia.build import compiled, merged
-from girih.backends.nvidia.kernels import emit
+from girih.backends.nvidia.build import emitted, merged, ptx_of
 from girih.backends.nvidia.lines import Files, located
 from girih.backends.nvidia.target import target
 from girih.backends.plain.single import LIMITATIONS
@@ -41,16 +40,16 @@ def examples() -> list[Op]:
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_examples_assemble(number: int) -> None:
     on = target(NAMES[number])
-    texts, files = [], Files()
-    for position, op in enumerate(examples()[number * EVERY // 3 :: EVERY]):
+    texts, files = dict[str, str](), Files()
+    for op in examples()[number * EVERY // 3 :: EVERY]:
         try:
-            code = emit(op, on)
+            code = emitted(op, on)
         except UnsupportedError:
             assert op.name.startswith("linalg.") or op.name in ("foreign_call", "kernel_call")
             continue
-        texts.append(located(compiled(code, f"k{position}", on.architecture), (), files))
+        texts[code.symbol] = located(ptx_of(code.text, on.architecture), (), files)
     assert len(texts) > 50
-    made = assemble(merged(texts, on.architecture, files), on.architecture)
+    made = assemble(merged(list(texts.values()), on.architecture, files), on.architecture)
     assert len(made.usages) >= len(texts) * 0.9
     assert made.faults() == []
     assert max(usage.registers for usage in made.usages.values()) <= 255
@@ -61,7 +60,7 @@ def test_unsupported_operations_say_why() -> None:
     for op in examples():
         if op.name.startswith("linalg.") or op.name == "sort":
             try:
-                emit(op, target("sm_90a"))
+                emitted(op, target("sm_90a"))
             except UnsupportedError as error:
                 unsupported.append(str(error))
     assert unsupported
