@@ -26,7 +26,10 @@ from .cost.estimate import retimed
 from .machine import Machine
 from .passes.connect import Judged
 
-LEAST_GAIN = 0.03  # of the time of all sampled sizes, each as important as the others
+# Of the time of all sampled sizes, each as important as the others: for the plan of all sizes to be
+# made for another call, and for a plan more. Of one for cores most code is new, which takes long to
+# compile; kernels of blocks of threads are few lines.
+LEAST_GAIN, LEAST_GAIN_OF_CORES = 0.01, 0.03
 MOST_TRIED = 5  # likely calls for which plans are made
 _SHORT = 3  # calls of all sizes are shorter than so many calls without kernels: nothing is tried
 _POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
@@ -103,6 +106,7 @@ def choose(
     general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
     current = plans[general]
     boxes = list(_boxes(assumptions, sample))
+    least = LEAST_GAIN if machine.blocks else LEAST_GAIN_OF_CORES
     found: list[Range] = []
     while len(found) < most:
         best: tuple[float, Array, Range, int] | None = None
@@ -115,7 +119,7 @@ def choose(
                 if best is None or gain > best[0] + 1e-9:
                     mean = 1 - math.exp(-float(saved.mean()))
                     best = gain, inside, Range(bounds, tried[number], mean), number
-        if best is None or best[0] < LEAST_GAIN:
+        if best is None or best[0] < least:
             break
         found.insert(0, best[2])
         current = np.where(best[1], plans[best[3]], current)
