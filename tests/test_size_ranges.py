@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import girih
+from girih.backends.cpu.machines import typical
 from girih.cli.app import app
 from girih.cli.inspecting import describe
 from girih.hlo.assumptions import Assumptions
@@ -269,8 +270,7 @@ def predicted(monkeypatch: pytest.MonkeyPatch, times: dict[int, Any]) -> None:
 def chosen(most: int = 2) -> Any:
     assumptions = Assumptions({"n": Symbol(1, 256)})
     lower: Any = lambda hints: [hints["n"]]  # noqa: E731
-    machine: Any = None
-    return choose(assumptions, {"n": 128}, lower({"n": 128}), machine, lower, most)
+    return choose(assumptions, {"n": 128}, lower({"n": 128}), typical("avx2"), lower, most)
 
 
 def test_a_range_is_worth_a_plan_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
