@@ -117,13 +117,15 @@ PROGRAMS: dict[str, Callable[[], Module]] = {
 
 
 def _dot(b: Builder, x: Any, y: Any, result: TensorType, along: int = 0) -> Any:
-    facts = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (along,)}
+    facts: dict[str, Any] = {
+        "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (along,)
+    }  # fmt: skip
     return b("dot_general", x, y, type=result, **facts)
 
 
 def _batched(b: Builder, x: Any, y: Any, along: int, result: TensorType) -> Any:
     """Products of equal batches, summed over the last dim of x and `along` of y."""
-    facts = {
+    facts: dict[str, Any] = {
         "lhs_batching_dimensions": (0,), "rhs_batching_dimensions": (0,),
         "lhs_contracting_dimensions": (2,), "rhs_contracting_dimensions": (along,),
     }  # fmt: skip

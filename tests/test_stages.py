@@ -147,7 +147,9 @@ def test_layouts_are_attributes_of_the_kernel_that_is_emitted(name: str) -> None
 
 
 def test_pipeline_tells_roles_rings_and_instructions() -> None:
-    (text,) = dict(texts_of("product", GPU)["pipeline"]).values()  # type: ignore[arg-type]
+    texts = texts_of("product", GPU)["pipeline"]
+    assert not isinstance(texts, str)
+    (text,) = texts.values()
     for words in (
         "role copy: one thread of a warp group of 128, 40 registers a thread",
         "role multiply: 2 warp groups with 64 rows each, 232 registers a thread",
@@ -200,7 +202,9 @@ def test_code_of_narrow_numbers_keeps_its_instructions() -> None:
     """Assembly is for what the kernel's text says it may use, not for the whole target."""
 
     def body(b: Builder, x: Any, y: Any) -> list[Any]:
-        facts = {"lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)}
+        facts: dict[str, Any] = {
+            "lhs_contracting_dimensions": (1,), "rhs_contracting_dimensions": (0,)
+        }  # fmt: skip
         return [b("dot_general", x, y, **facts), b("tanh", x)]
 
     module = build_module([TensorType((64, 64), BF16)] * 2, body)

@@ -104,7 +104,9 @@ def test_a_plugin_states_its_stages() -> None:
     assert names(backend)[-3:] == ("llvm", "c", "plan")
     module = girih.import_model(lambda x: x + x, np.ones(4, np.float32))
     texts = stages.texts(module, ["llvm", "c"])
-    (c,) = dict(texts["c"]).values()  # type: ignore[arg-type]
+    code = texts["c"]
+    assert not isinstance(code, str)
+    (c,) = code.values()
     assert "#include <stdint.h>" in c and "define void" not in c
     given = read(written(texts["llvm"]), "llvm", backend)
     assert stages.texts(given, ["c"], "llvm") == {"c": texts["c"]}
