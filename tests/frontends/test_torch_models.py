@@ -318,8 +318,8 @@ def overloads() -> list[tuple[str, Any]]:
         if target.count(".") == 2:
             space, name, kind = target.split(".")
             operators = getattr(torch.ops, space)
-            packet = getattr(operators, name)
-            if kind not in packet.overloads():  # what an in-place operator alone has
+            packet = getattr(operators, name, None)
+            if packet is None or kind not in packet.overloads():  # what is there in place alone
                 packet = getattr(operators, f"{name}_")
             found.append((target, getattr(packet, kind)))
     return found
