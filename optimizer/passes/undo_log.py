@@ -40,7 +40,7 @@ _PLACED = ("inserted_window_dims", "update_window_dims", "index_vector_dim")  # 
 
 @dataclass(frozen=True)
 class UndoLog:
-    """FUSED -> FUSED; the module with the attributes `schedule.UNDO` and `signature.LOGGED`."""
+    """FUSED -> FUSED; the module with the attributes `schedule.UNDO` and `graph.LOGGED`."""
 
     name: ClassVar[str] = "undo-log"
     takes: ClassVar[Level] = FUSED
