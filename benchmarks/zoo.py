@@ -7,8 +7,9 @@
     python benchmarks/zoo.py --batch 8            the torch models with 8 of each input
     python benchmarks/zoo.py --bf16               bfloat16 products, beside torch's and OpenVINO's
 
-Each model runs in a process of its own. There, the engines take turns, so that a change of the
-machine's clock or load meets all of them; a latency is the median over all turns. Writes
+Each model runs in a process of its own. There, the engines take turns in short rounds, so that a
+change of the machine's clock or load meets all of them; a latency is the median over all rounds,
+and a ratio the median of the ratios in each round. Writes
 benchmarks/results/zoo.json (zoo-wider.json, zoo-check.json, zoo-batch8.json, zoo-bf16.json) when
 all models were asked for. "best" is the fastest peer.
 """
@@ -21,6 +22,7 @@ import math
 import os
 import pickle
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -150,35 +152,38 @@ def measure_in(folder: Path, name: str, options: argparse.Namespace) -> dict[str
         inputs.write_bytes(pickle.dumps(numpy_inputs(built)))
         own["first_result"] = first_result(own.pop("bundle"), inputs)
     if not options.check:
-        for engine, latency in latencies(prepared, options.seconds).items():
-            row["engines"][engine]["milliseconds"] = latency
-        times = {engine: row["engines"][engine]["milliseconds"] for engine in prepared}
-        own_time = times.pop(own_name)
-        if "xla" in times:
-            row["over_xla"] = times["xla"] / own_time
-        if times:
-            row["best"] = min(times, key=times.__getitem__)
-            row["over_best"] = times[row["best"]] / own_time
+        rounds = latencies(prepared, options.seconds)
+        for engine, times in rounds.items():
+            row["engines"][engine]["milliseconds"] = float(np.median(times)) * 1e3
+        # Beside the own time of the same round, whatever the machine's clock was then.
+        own_times = np.array(rounds.pop(own_name))
+        ratios = {peer: float(np.median(times / own_times)) for peer, times in rounds.items()}
+        row["over_own"] = ratios
+        if "xla" in ratios:
+            row["over_xla"] = ratios["xla"]
+        if ratios:
+            row["best"] = min(ratios, key=ratios.__getitem__)
+            row["over_best"] = ratios[row["best"]]
     return row
 
 
-def latencies(prepared: dict[str, Any], seconds: float) -> dict[str, float]:
-    """Median milliseconds of each engine; they take turns of several calls."""
-    turns = 8
+def latencies(prepared: dict[str, Any], seconds: float) -> dict[str, list[float]]:
+    """Seconds of each engine by round: the median of the calls that it made in a round. Rounds are
+    short, since what else runs on a host changes its speed for seconds or minutes."""
+    rounds = 20
     times: dict[str, list[float]] = {engine: [] for engine in prepared}
-    for _ in range(turns):
+    for _ in range(rounds):
         for engine, entry in prepared.items():
             time.sleep(0.02)  # the threads of the engine before go to sleep
             entry.call()
-            finish = time.perf_counter() + seconds / turns
-            while True:
+            taken = []
+            finish = time.perf_counter() + seconds / rounds
+            while not taken or time.perf_counter() < finish:
                 started = time.perf_counter()
                 entry.call()
-                ended = time.perf_counter()
-                times[engine].append(ended - started)
-                if ended > finish:
-                    break
-    return {engine: float(np.median(taken)) * 1e3 for engine, taken in times.items()}
+                taken.append(time.perf_counter() - started)
+            times[engine].append(statistics.median(taken))
+    return times
 
 
 def first_result(bundle: str, inputs: Path) -> dict[str, float]:

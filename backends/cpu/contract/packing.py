@@ -20,7 +20,7 @@ from ..codegen import Target
 from . import inner, stream, winograd
 from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
-from .grouped import GROUP_COLUMNS, engine_for
+from .grouped import GROUP_COLUMNS, Engine, engine_for
 from .views import view_of
 
 _STREAMED_ROWS = 4  # products of so few rows read weights once, in whatever order they lie
@@ -38,6 +38,7 @@ class _Panels:
     dims: tuple[int, ...]  # of the operand
     group: int = 1  # steps of the depth that lie side by side: products of one instruction
     step: int = 1  # the depth is padded to a multiple of it, which is one of `group`
+    whole: bool = False  # of a window, kernels may read behind the last step unless it is the whole
 
     def forward(self, b: Builder, weight: Value) -> Value:
         """weight -> [panels, depth, width], zeros behind the last step and column; with groups
@@ -113,12 +114,15 @@ class _Panels:
 
     @property
     def _windows(self) -> PackedWindows | None:
-        """Windows are any steps of whole panels; kernels of grouped steps may read on behind the
-        last one of a window."""
-        depth = [d for d in self.depth if self.dims[d] != 1] or list(self.depth[:1])
-        if len(depth) != 1 or len(self.columns) != 1 or self.group > 1 or self.step > 1:
+        """Windows are whole panels, of any groups of steps where the depth is one dim."""
+        depth, columns = (
+            [d for d in dims if self.dims[d] != 1] or list(dims[:1])
+            for dims in (self.depth, self.columns)
+        )
+        if len(columns) != 1 or self.step > 1:
             return None
-        steps = ((self.columns[0], self.width), (depth[0], 1), None)
+        along = (depth[0], self.group) if len(depth) == 1 and not self.whole else None
+        steps = ((columns[0], self.width), along, None, None)[: 4 if self.group > 1 else 3]
         return PackedWindows(steps, lambda dims: replace(self, dims=dims).packing)
 
 
@@ -182,15 +186,16 @@ def _in_order(name: str, order: Sequence[int]) -> Packing:
 def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Packing | None:
     """A weight of a narrow type: streamed as it lies for few rows, else in groups of the depth that
     one instruction multiplies; None where neither reads it."""
-    if weight.dims != op.rhs.dims or weight.tensor.size < _SMALLEST:
+    if weight.dims != op.rhs.dims:
         return None
     if op.name == "convolution":
         engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator_of(op))
         inputs = op.rhs.dims[op.kernel_input_feature_dimension]
         if engine is None or inputs * 4 % (engine.group * engine.step):
             return None
-        return _convolution_packing(op, GROUP_COLUMNS, GROUP_COLUMNS, engine.group)
-    if op.name != "dot_general" or op.rhs_batching_dimensions:
+        return _convolution_packing(op, GROUP_COLUMNS, GROUP_COLUMNS, engine)
+    small = weight.tensor.size < _SMALLEST
+    if small or op.name != "dot_general" or op.rhs_batching_dimensions:
         return None
     columns, depth = free_dims(op, "rhs"), tuple(op.rhs_contracting_dimensions)
     count = math.prod(weight.dims[d] for d in columns)
@@ -198,7 +203,7 @@ def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Pac
     rows = math.prod(op.lhs.dims[d] for d in free_dims(op, "lhs"))
     accumulator = accumulator_of(op)
     if streams and stream.fits(target, weight.element, accumulator, rows):
-        width, group, step = stream.WIDTH, 1, 1
+        width, group, step, engine = stream.WIDTH, 1, 1, None
     else:
         engine = engine_for(target, op.lhs.element, op.rhs.element, accumulator)
         if engine is None or steps % engine.group:
@@ -209,10 +214,13 @@ def _narrow_packing(op: Op, weight: Value, target: Target, streams: bool) -> Pac
             return None  # one panel alone does not show how far it reaches
     if count < width or (count % width and len(columns) > 1):
         return None
-    return _Panels(depth, tuple(columns), width, weight.dims, group, step).packing
+    whole = engine is not None and engine.steps > group
+    return _Panels(depth, tuple(columns), width, weight.dims, group, step, whole).packing
 
 
-def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Packing | None:
+def _convolution_packing(
+    op: Op, width: int, lanes: int, engine: Engine | None = None
+) -> Packing | None:
     """Kernels are the right side only where features are innermost in the result."""
     features = op.output_feature_dimension
     if features != op.type.rank - 1 or op.batch_group_count != 1:
@@ -225,16 +233,17 @@ def _convolution_packing(op: Op, width: int, lanes: int, group: int = 1) -> Pack
     depth = (inputs, *taps) if by_run else (*taps, inputs)
     if op.rhs.tensor.size < _SMALLEST_KERNEL or of_group == 1 < op.feature_group_count:
         return None
-    if group > 1 and (by_run or op.rhs.dims[outputs] < width):
-        return None
+    if engine is not None:
+        if by_run or (of_group % width if op.feature_group_count > 1 else of_group < width):
+            return None
+        whole = engine.steps > engine.group
+        return _Panels(depth, (outputs,), width, op.rhs.dims, engine.group, whole=whole).packing
     if op.feature_group_count > 1:
         # A panel belongs to one group: several of a group, or one for all of its features.
-        if group > 1:
-            return None
         width = width if of_group % width == 0 else of_group
     else:
         width = min(width, -(-of_group // lanes) * lanes)
-    return _Panels(depth, (outputs,), width, op.rhs.dims, group).packing
+    return _Panels(depth, (outputs,), width, op.rhs.dims).packing
 
 
 def _packing_along_inputs(op: Op, lanes: int) -> Packing | None:
