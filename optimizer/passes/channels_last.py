@@ -11,7 +11,7 @@ it was; where they would cost more than the convolutions gain, nothing changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,12 +39,22 @@ class ChannelsLast:
 
     def region(self, region: Region) -> Region:
         region = map_bodies(region, lambda op, body: self.region(body))
-        flops = sum(op.definition.flops(op) for op in region.ops if wanted(op))
-        if not flops:
-            return region
-        rewriter = _Rewriter(region)
-        changed = rewriter.run()
-        return changed if at_hint(rewriter.moved) * CONVOLVED_PER_BYTE <= at_hint(flops) else region
+        chosen = {op for op in region.ops if wanted(op)}
+        while chosen:
+            rewriter = _Rewriter(region, chosen)
+            changed = rewriter.run()
+            if _pays(chosen, rewriter.moved):
+                return changed
+            parts = rewriter.parts()
+            paying = {op for part, moved in parts if _pays(part, moved) for op in part}
+            chosen = paying if paying != chosen else set()
+        return region
+
+
+def _pays(convolutions: Iterable[Op], moved: int) -> bool:
+    """Whether convolutions gain more than so many bytes of transposes cost."""
+    flops = sum(op.definition.flops(op) for op in convolutions)
+    return at_hint(moved) * CONVOLVED_PER_BYTE <= at_hint(flops)
 
 
 def wanted(op: Op) -> bool:
@@ -74,27 +84,64 @@ Permutation = tuple[int, ...]
 
 
 class _Rewriter:
-    """Rebuilds a region; `forms` gives for an old value (p, transpose(value, p)), `plain` the
-    value itself, whichever exist."""
+    """Rebuilds a region around the convolutions of `chosen`; `forms` gives for an old value (p,
+    transpose(value, p)), `plain` the value itself, whichever exist."""
 
-    def __init__(self, region: Region) -> None:
-        self.region = region
+    def __init__(self, region: Region, chosen: Collection[Op]) -> None:
+        self.region, self.chosen = region, chosen
         self.builder = Builder(check=False)
         self.forms: dict[Value, tuple[Permutation, Value]] = {}
         self.plain: dict[Value, Value] = {}
         self.weak: set[Value] = set()  # forms of the user's own transposes
         self.moved = 0  # bytes read and written by transposes that were added
+        # Operations that forms connect, as a forest, and the moved bytes of each.
+        self.parents: dict[Op, Op] = {}
+        self.moved_of: dict[Op, int] = {}
 
     def run(self) -> Region:
         for op in self.region.ops:
+            before = self.moved
             with self.builder.at(op.origin):
                 rule = _RULES.get(op.name)
                 if rule is None and op.definition.pattern == "elementwise":
                     rule = _elementwise
                 if rule is None or not rule(self, op):
                     self.copy(op)
-        results = [self.value(value) for value in self.region.results]
+            self.connect(op, self.moved - before)
+        results = []
+        for value in self.region.results:
+            before = self.moved
+            results.append(self.value(value))
+            if value.op is not None and self.moved > before:
+                self.moved_of[value.op] = self.moved_of.get(value.op, 0) + self.moved - before
         return prune(Region(self.region.arguments, self.builder.ops, results))
+
+    def connect(self, op: Op, moved: int) -> None:
+        """Notes what an operation moved, and that it stands in one part with those whose forms it
+        reads, where it has a form as well or moved what they gave."""
+        self.moved_of[op] = self.moved_of.get(op, 0) + moved
+        if moved or any(self.formed(value) is not None for value in op.results):
+            for value in op.operands:
+                if value.op is not None and self.formed(value) is not None:
+                    self.parents[self.root(value.op)] = self.root(op)
+
+    def root(self, op: Op) -> Op:
+        while (parent := self.parents.get(op, op)) is not op:
+            op = parent
+        return op
+
+    def parts(self) -> list[tuple[list[Op], int]]:
+        """The chosen convolutions that forms connect, and the bytes that each part moved."""
+        parts: dict[Op, list[Op]] = {}
+        for op in self.region.ops:
+            if op in self.chosen:
+                parts.setdefault(self.root(op), []).append(op)
+        moved = dict.fromkeys(parts, 0)
+        for op, bytes in self.moved_of.items():
+            root = self.root(op)
+            if root in moved:
+                moved[root] += bytes
+        return [(part, moved[root]) for root, part in parts.items()]
 
     def copy(self, op: Op) -> None:
         captured = [value for body in op.regions for value in body.captures()]
@@ -174,7 +221,7 @@ Rule = Callable[[_Rewriter, Op], bool]
 
 
 def _convolution(rewriter: _Rewriter, op: Op) -> bool:
-    if not wanted(op):
+    if op not in rewriter.chosen:
         return False
     rank = op.type.rank
     order = channels_last(rank)
@@ -292,7 +339,7 @@ def _transpose(rewriter: _Rewriter, op: Op) -> bool:
 
 def _reshape(rewriter: _Rewriter, op: Op) -> bool:
     (value,) = op.operands
-    if value not in rewriter.forms or value in rewriter.weak:
+    if value not in rewriter.forms:
         return False
     order, form = rewriter.forms[value]
     kept = [d for d in order if value.dims[d] != 1]
@@ -303,7 +350,33 @@ def _reshape(rewriter: _Rewriter, op: Op) -> bool:
     if found is None:
         return False
     dims = [op.result.dims[d] for d in found]
+    if value in rewriter.weak:
+        rewriter.weak.add(op.result)
     return rewriter.give(op, found, rewriter.builder.reshape(form, dims))
+
+
+def _dot_general(rewriter: _Rewriter, op: Op) -> bool:
+    """A product of the forms of its operands, where their other dims keep their order."""
+    if rewriter.formed(op.lhs) is None and rewriter.formed(op.rhs) is None:
+        return False
+    operands: list[Value] = []
+    changed: dict[str, tuple[int, ...]] = {}
+    for side, value in (("lhs", op.lhs), ("rhs", op.rhs)):
+        order = rewriter.formed(value)
+        if order is None:
+            operands.append(rewriter.value(value))
+            continue
+        named = f"{side}_batching_dimensions", f"{side}_contracting_dimensions"
+        inner = {d for name in named for d in op.attributes[name]}
+        free = [d for d in order if d not in inner]
+        if free != sorted(free):
+            return False
+        for name in named:
+            changed[name] = tuple(order.index(d) for d in op.attributes[name])
+        operands.append(rewriter.forms[value][1])
+    made = rewriter.builder.op(op.name, operands, {**op.attributes, **changed}, (), [op.type])
+    rewriter.plain[op.result] = made.result
+    return True
 
 
 def reordered(
@@ -338,6 +411,7 @@ def reordered(
 _RULES: dict[str, Rule] = {
     "concatenate": _concatenate,
     "convolution": _convolution,
+    "dot_general": _dot_general,
     "pad": _pad,
     "reduce": _reduce,
     "reduce_window": _reduce_window,
