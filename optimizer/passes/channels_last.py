@@ -260,6 +260,29 @@ def _elementwise(rewriter: _Rewriter, op: Op) -> bool:
     return rewriter.emit(op, operands, order)
 
 
+def _broadcast_in_dim(rewriter: _Rewriter, op: Op) -> bool:
+    """New dims stay behind the dim that they follow: each pixel repeated, as in a nearest resize,
+    still has its features side by side."""
+    (value,) = op.operands
+    order = rewriter.formed(value)
+    if order is None:
+        return False
+    mapped = op.broadcast_dimensions
+    groups: list[list[int]] = [[]]
+    group_of: dict[int, list[int]] = {}
+    for d in range(op.result.rank):
+        if d in mapped:
+            groups.append([])
+            group_of[d] = groups[-1]
+        groups[-1].append(d)
+    found = (*groups[0], *(d for own in order for d in group_of[mapped[own]]))
+    dims = [op.result.dims[d] for d in found]
+    kept = [found.index(mapped[d]) for d in order]
+    return rewriter.give(
+        op, found, rewriter.builder.broadcast(rewriter.forms[value][1], dims, kept)
+    )
+
+
 def _reduce_window(rewriter: _Rewriter, op: Op) -> bool:
     count = len(op.operands) // 2
     order = rewriter.formed(op.operands[0])
@@ -409,6 +432,7 @@ def reordered(
 
 
 _RULES: dict[str, Rule] = {
+    "broadcast_in_dim": _broadcast_in_dim,
     "concatenate": _concatenate,
     "convolution": _convolution,
     "dot_general": _dot_general,

@@ -122,6 +122,51 @@ def test_merged_pixels_stay_last():
     assert names(changed(body, (2, 3, 16, 16))) == ["convolution", "reshape"]
 
 
+def test_pixels_of_a_product_are_convolved_as_they_lie():
+    """As a feed-forward layer with a depthwise convolution inside: rows, pixels, rows."""
+
+    def body(b: Builder, rows: Value) -> list[Value]:
+        picture = b.reshape(b.transpose(rows, (0, 2, 1)), (2, 32, 6, 6))
+        y = convolve(b, picture, 32, feature_group_count=32)
+        rng = np.random.default_rng(3)
+        weights = b.constant(rng.standard_normal((32, 16)).astype(np.float32))
+        return [b(
+            "dot_general", b.reshape(y, (2, 32, 36)), weights, lhs_batching_dimensions=(),
+            rhs_batching_dimensions=(), lhs_contracting_dimensions=(1,),
+            rhs_contracting_dimensions=(0,), type=f32(2, 36, 16),
+        )]  # fmt: skip
+
+    result = changed(body, (2, 36, 32))
+    assert "transpose" not in names(result)
+    (product,) = [op for op in result.body.ops if op.name == "dot_general"]
+    assert product.lhs_contracting_dimensions == (2,)
+
+
+def test_repeated_pixels_keep_their_features():
+    """A nearest resize between two convolutions."""
+
+    def body(b: Builder, x: Value) -> list[Value]:
+        y = convolve(b, x, 32)
+        wide = b.broadcast(y, (1, 32, 6, 2, 6, 2), (0, 1, 2, 4))
+        z = convolve(b, b.reshape(wide, (1, 32, 12, 12)), 32)
+        return [b.reduce("add", z, b.constant(0, f32()), (2, 3))]
+
+    assert "transpose" not in names(changed(body, (1, 3, 6, 6)))
+
+
+def test_each_part_decides_for_itself():
+    """One convolution whose result is cheap beside its flops, and one that would move more."""
+
+    def body(b: Builder, x: Value, large: Value) -> list[Value]:
+        deep = convolve(b, convolve(b, x, 64), 64)
+        return [b.reduce("add", deep, b.constant(0, f32()), (2, 3)), convolve(b, large, 8, 1)]
+
+    result = changed(body, (1, 3, 16, 16), (1, 3, 64, 64))
+    found = [op.output_feature_dimension for op in result.body.ops if op.name == "convolution"]
+    assert found == [3, 3, 1]
+    assert "transpose" not in names(result)
+
+
 def test_squeeze_and_excitation():
     def body(b: Builder, x: Value) -> list[Value]:
         y = convolve(b, x, 32)
