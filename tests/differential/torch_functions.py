@@ -429,7 +429,8 @@ has as functions too are the same operators; runs with `--once` leave them out. 
 those of which `torch.export` exports a sample, *whole* those of which every exported sample agrees
 with eager (random draws by their distributions; 16-bit floats with eager's float32, rounded, as
 well); *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
-exceptions of girih. *A saved file* is what `torch.export.save` writes of an export as it is, with
+exceptions of girih. On the cpu, a size that data decide and the export does not limit is said to be
+at most 64. *A saved file* is what `torch.export.save` writes of an export as it is, with
 its composite operators, and girih reads without PyTorch.
 
 """
