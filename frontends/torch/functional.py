@@ -47,7 +47,7 @@ APART = {
 MAYBE_VIEWS = {
     "reshape", "flatten", "contiguous", "to", "type_as", "unflatten", "reshape_as", "ravel",
     "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid", "broadcast_tensors", "_reshape_alias",
-    "to_dense", *DROPOUTS,
+    "to_dense", "chain_matmul", *DROPOUTS,
 }  # fmt: skip
 """PyTorch copies, or does not: a conversion to the same type is the tensor itself."""
 
@@ -138,9 +138,11 @@ class Aliases:
         if not self.active or not node.args:
             return
         name = operator(node.target)
+        first = node.args[0]
         if name not in VIEWS and name not in MAYBE_VIEWS or name in DROPOUTS and _drops(node):
             return
-        first = node.args[0]
+        if name == "chain_matmul" and len(first) > 1:  # one matrix is its own product
+            return
         several = isinstance(first, tuple) and not isinstance(first, Ref)
         sources = first if several else (first,) * len(node.outputs)
         for index, (output, source) in enumerate(zip(node.outputs, sources, strict=False)):

@@ -29,12 +29,18 @@ import numpy as np
 
 import girih
 from girih.hlo.errors import ImportBlockers, UserError
+from girih.hlo.graph import Value
+from girih.hlo.types import F32, TensorType
 from girih.tests.differential.jax_samples import TABLES, WIDE, Array, Sample, Table
 from girih.tests.differential.outcomes import (
     Outcome,
     compare,
+    failures,
+    failures_of,
     markdown_rows,
     print_blockers,
+    rows_of,
+    section,
     write_section,
 )
 
@@ -79,9 +85,10 @@ def outcome(sample: Sample, function: Callable[..., Any], dtype: str, engine: st
         said = Outcome("agrees")
         try:
             imported = girih.import_model(call, *arrays)
+            single = any(_is_f32(v) for op in imported.walk() for v in op.results)
             for each in ENGINES[engine]:
                 found = each(imported, arrays)
-                said = compare(found, wanted)
+                said = compare(found, wanted, single=single)
                 if said.verdict == "differs" and compare(found, eager(call, arrays))[0] == "agrees":
                     return Outcome("as eager", f"{each.__name__}: {said.words}")
                 if said.verdict != "agrees":
@@ -94,6 +101,10 @@ def outcome(sample: Sample, function: Callable[..., Any], dtype: str, engine: st
         except Exception as error:
             return Outcome("bug", f"{type(error).__name__} {str(error)[:300]}")
     return said
+
+
+def _is_f32(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and value.element is F32
 
 
 def eager(call: Callable[..., Any], arrays: list[Any]) -> list[Any]:
@@ -206,10 +217,23 @@ TITLES = "module", "functions", "whole", "samples", "agree", "blocked", "wrong",
 
 
 def write(found: list[Found]) -> None:
-    """The summary of all runs as a part of docs/support.md."""
-    ours = [x for x in found if x.verdict != "not in JAX"]
-    modules = [m for m in (table.module for table in TABLES) if any(x.module == m for x in ours)]
-    rows = [_row(module, [x for x in ours if x.module == module]) for module in modules]
+    """The summary of runs as a part of docs/support.md; rows of other modules stay."""
+    ours, page = [x for x in found if x.verdict != "not in JAX"], section(HEAD)
+    ran = {x.module for x in ours}
+    known = {row[0]: row for row in rows_of(page)}
+    known |= {module: _row(module, [x for x in ours if x.module == module]) for module in ran}
+    rows = [known[table.module] for table in TABLES if table.module in known]
+    sums = [str(sum(map(int, column))) for column in list(zip(*rows, strict=True))[1:]]
+    reasons = {
+        words: places
+        for words, places in failures_of(page).items()
+        if words.partition("`: ")[0].lstrip("`").rpartition(".")[0] not in ran
+    }
+    for x in ours:
+        if x.verdict not in AGREE:
+            words = f"`{x.module}.{x.name}`: {' '.join(x.words.split())[:160]}"
+            places = reasons.setdefault(words, [])
+            places += [x.dtype] if x.dtype not in places else []
     text = """
 Written by `python -m girih.tests.differential.jax_operators --write RECORD` from the record of its
 runs, on the interpreter and the cpu both: public functions of JAX's modules, each with a few
@@ -218,17 +242,9 @@ with such a sample, *whole* those of which all samples agree with JAX (with `jax
 by operation where XLA computes in other types); *blocked* samples are refused with a reason,
 *wrong* ones give other results, *errors* are exceptions of girih.
 
-""" + markdown_rows(TITLES, *rows, _row("all", ours))
-    reasons = dict[str, dict[str, None]]()
-    for x in ours:
-        if x.verdict not in AGREE:
-            words = " ".join(x.words.split())[:160]
-            reasons.setdefault(f"`{x.module}.{x.name}`: {words}", {})[x.dtype] = None
-    if reasons:
-        text += "\nWhat does not work, with the first reason:\n\n" + "".join(
-            f"- {words} ({', '.join(dtypes)})\n" for words, dtypes in sorted(reasons.items())
-        )
-    write_section(HEAD, text)
+"""
+    text += markdown_rows(TITLES, *rows, ("all", *sums))
+    write_section(HEAD, text + failures(reasons))
 
 
 AGREE = ("agrees", "as eager")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,13 @@ class Outcome(NamedTuple):
 
 
 def compare(
-    found: Sequence[Any], wanted: Sequence[Any], targets: frozenset[str] = frozenset()
+    found: Sequence[Any],
+    wanted: Sequence[Any],
+    targets: frozenset[str] = frozenset(),
+    single: bool = False,
 ) -> Outcome:
-    """Whether all results agree: types, shapes, integers exactly, other numbers about."""
+    """Whether all results agree: types, shapes, integers exactly, other numbers about. single: the
+    program computes in float32, also what it gives as float64."""
     if len(found) != len(wanted):
         return Outcome("differs", f"{len(found)} results, not {len(wanted)}")
     for ours, theirs in zip(map(np.asarray, found), map(np.asarray, wanted), strict=True):
@@ -35,6 +39,7 @@ def compare(
                 return Outcome("differs", f"{pair[0]} not {pair[1]}", targets)
             continue
         limit = RELATIVE.get(theirs.dtype.name, 1e-4)
+        limit = max(limit, 1e-4) if single else limit
         wide = np.complex128 if theirs.dtype.kind == "c" else np.float64
         x, y = ours.astype(wide).ravel(), theirs.astype(wide).ravel()
         finite = np.isfinite(y)
@@ -52,12 +57,36 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "support.md"
 _NEXT = "\n## "
 
 
+def section(head: str) -> str:
+    """What stands behind `head` in docs/support.md, until the next heading of that rank."""
+    return PAGE.read_text().partition(head)[2].partition(_NEXT)[0]
+
+
 def write_section(head: str, text: str) -> None:
     """Puts `text` behind `head` into docs/support.md, in place of what stands there until the next
     heading of that rank; at its end if it is new."""
     before, _, after = PAGE.read_text().partition(head)
     _, found, rest = after.partition(_NEXT)
     PAGE.write_text(before + head + text + found + rest)
+
+
+def rows_of(text: str) -> list[tuple[str, ...]]:
+    """The rows of the table in a section, without its titles."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
+
+
+def failures(reasons: Mapping[str, Sequence[str]]) -> str:
+    """The list of what does not work, each reason with where that is."""
+    lines = [f"- {words} ({', '.join(places)})\n" for words, places in sorted(reasons.items())]
+    return "\nWhat does not work, with the first reason:\n\n" + "".join(lines) if lines else ""
+
+
+def failures_of(text: str) -> dict[str, list[str]]:
+    """The list in a section, read back."""
+    lines = [line[2:-1] for line in text.splitlines() if line.startswith("- `")]
+    pairs = [line.rpartition(" (") for line in lines]
+    return {words: places.split(", ") for words, _, places in pairs}
 
 
 def markdown_rows(*rows: Sequence[str]) -> str:

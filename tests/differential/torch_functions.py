@@ -10,7 +10,7 @@ lists; those that eager PyTorch takes and answers with tensors are its samples (
 of them, different in kind). Each sample is exported, imported, run and compared with eager. Every
 function runs in a process of its own, so that one that crashes or hangs is a line of the list and
 not its end. `--record` adds the outcomes to a file, and `--write` puts the summary of such a file
-into docs/support.md.
+into docs/support.md, where the rows of dtypes and engines that it has not stay.
 
 `torch_operators.py` asks the same of the samples that PyTorch's authors wrote for their operators.
 """
@@ -36,7 +36,15 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree
 
-from girih.tests.differential.outcomes import PAGE, markdown_rows, write_section
+from girih.tests.differential.outcomes import (
+    PAGE,
+    failures,
+    failures_of,
+    markdown_rows,
+    rows_of,
+    section,
+    write_section,
+)
 from girih.tests.differential.torch_operators import ENGINES, outcome
 
 SPACES = {
@@ -363,7 +371,7 @@ def main() -> int:
             for entry in found:
                 if entry.verdict not in ("agrees", "no export"):
                     print(*entry, flush=True)
-    print(table(every))
+    print(markdown_rows(TITLES, *rows(every).values()))
     return 0
 
 
@@ -375,14 +383,19 @@ def read(record: Path) -> list[Found]:
 
 
 HEAD = "\n## PyTorch's public functions\n"
+RUNS = {
+    "interpreter": "the interpreter",
+    "cpu": "the cpu",
+    "file": "a saved file, interpreted",
+}
 TITLES = (
     "dtype", "runs on", "functions", "whole", "samples", "agree", "blocked", "wrong", "errors",
 )  # fmt: skip
 
 
-def table(found: list[Found]) -> str:
+def rows(found: list[Found]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Of each dtype and engine how many functions are exported, and what becomes of the samples."""
-    rows: list[tuple[str, ...]] = [TITLES]
+    known = dict[tuple[str, ...], tuple[str, ...]]()
     for dtype, engine in dict.fromkeys((entry.dtype, entry.engine) for entry in found):
         ours = [x for x in found if (x.dtype, x.engine) == (dtype, engine)]
         ours = [x for x in ours if x.verdict != "no export"]
@@ -391,18 +404,23 @@ def table(found: list[Found]) -> str:
         whole = names - {x.name for x in ours if x.verdict != "agrees"}
         refused = count["blocked"] + count["refused"]
         numbers = (len(names), len(whole), len(ours), count["agrees"], refused, count["differs"])
-        runs = "a saved file, interpreted" if engine == "file" else f"the {engine}"
-        rows.append((dtype, runs, *map(str, numbers), str(count["bug"])))
-    return markdown_rows(*rows)
+        key = (dtype, RUNS[engine])
+        known[key] = (*key, *map(str, numbers), str(count["bug"]))
+    return known
 
 
 def write(found: list[Found]) -> None:
-    """The summary as the last part of docs/support.md."""
-    reasons = dict[str, dict[str, None]]()
+    """The summary as a part of docs/support.md; rows of other dtypes and engines stay."""
+    page, own = section(HEAD), rows(found)
+    known = {row[:2]: row for row in rows_of(page)} | own
+    ran = {f"{dtype} on {engine}" for dtype, engine in own}
+    before = failures_of(page)
+    reasons = {words: [x for x in before[words] if x not in ran] for words in before}
     for entry in found:
         if entry.verdict not in ("agrees", "no export"):
-            dtypes = reasons.setdefault(f"`{entry.name}`: {one_line(entry)}", {})
-            dtypes[entry.dtype] = None
+            where = f"{entry.dtype} on {RUNS[entry.engine]}"
+            places = reasons.setdefault(f"`{entry.name}`: {one_line(entry)}", [])
+            places += [where] if where not in places else []
     text = """
 Written by `python tests/differential/torch_functions.py --write RECORD` from the record of its
 runs: functions of `torch`, `torch.nn.functional`, `torch.linalg`, `torch.special`, `torch.fft` and
@@ -411,15 +429,13 @@ has as functions too are the same operators; runs with `--once` leave them out. 
 those of which `torch.export` exports a sample, *whole* those of which every exported sample agrees
 with eager (random draws by their distributions; 16-bit floats with eager's float32, rounded, as
 well); *blocked* samples are refused with a reason, *wrong* ones give other results, *errors* are
-exceptions of girih. *A saved file* is what `torch.export.save` writes of an export as it is, with
+exceptions of girih. On the cpu, a size that data decide and the export does not limit is said to be
+at most 64. *A saved file* is what `torch.export.save` writes of an export as it is, with
 its composite operators, and girih reads without PyTorch.
 
-""" + table(found)
-    if reasons:
-        text += "\nWhat does not work, with the first reason:\n\n" + "".join(
-            f"- {words} ({', '.join(dtypes)})\n" for words, dtypes in sorted(reasons.items())
-        )
-    write_section(HEAD, text)
+"""
+    text += markdown_rows(TITLES, *known.values())
+    write_section(HEAD, text + failures({words: x for words, x in reasons.items() if x}))
 
 
 def one_line(entry: Found) -> str:

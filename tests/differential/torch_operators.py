@@ -47,6 +47,7 @@ ANY_OF_EQUALS = {"kthvalue", "median", "nanmedian", "sort", "topk"}
 ENGINES = ("interpreter", "cpu", "file")
 """What runs a sample; `file` is the interpreter, of an export that was saved and read back."""
 
+LONGEST = 64  # what sizes that data decide are at most, where the export says nothing of them
 LOW = (torch.bfloat16, torch.float16)
 
 
@@ -94,7 +95,9 @@ def outcome(body: Any, args: Any, kwargs: Any, engine: str, core: bool, name: st
         if imported.signature is not None and imported.signature.generator:
             return drawn(imported, flat, lambda: module(*copy.deepcopy(tensors)), engine, targets)
         if engine == "cpu":
-            found = girih.compile(imported, options=girih.Options(cache="off"))(*flat)
+            limits = {name: (0, LONGEST) for name, x in imported.symbols.items() if x.last is None}
+            options = girih.Options(cache="off")
+            found = girih.compile(imported, options=options, sizes=limits)(*flat)
             found = _pytree.tree_leaves(found)
         else:
             found = girih.interpret(imported, flat)

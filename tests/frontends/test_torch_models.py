@@ -280,6 +280,7 @@ def test_changed_input_is_named_by_its_path() -> None:
     ("write", "words"),
     [
         (lambda x: x.reshape(-1).add_(1), "may be a view"),
+        (lambda x: torch.chain_matmul(x).add_(1), "may be a view"),
         (lambda x: x.expand(2, 3, 4)[0].add_(1), "through expand"),
     ],
 )
@@ -295,6 +296,13 @@ def test_unclear_writes_are_left_to_pytorch_and_blocked_in_files(write: Any, wor
     with torch.no_grad():
         for actual, right in zip(results, body(None, normal(3, 4)), strict=True):
             np.testing.assert_allclose(actual, right.numpy(), rtol=1e-6)
+
+
+def test_a_product_of_matrices_may_be_changed_in_place() -> None:
+    def body(_: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.chain_matmul(x, y).add_(1), x * 2
+
+    compare(Calls(body), (normal(3, 4), normal(4, 3)))
 
 
 def test_each_operator_has_one_lowering() -> None:

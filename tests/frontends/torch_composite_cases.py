@@ -165,6 +165,7 @@ for n in (-3, 0, 1, 5):
 case("linalg_multi_dot.default", lambda *m: torch.linalg.multi_dot(m),
      normal(3), normal(3, 5), normal(5, 2), normal(2))  # fmt: skip
 case("chain_matmul.default", torch.chain_matmul, normal(3, 5), normal(5, 2), normal(2, 4))
+case("chain_matmul.default", torch.chain_matmul, normal(3, 5))
 case("linalg_tensorinv.default", lambda x: torch.linalg.tensorinv(x.reshape(2, 2, 4)), SQUARE)
 case("linalg_tensorsolve.default", lambda a, b: torch.linalg.tensorsolve(a, b, (0,)),
      normal(2, 6, 3), normal(6))  # fmt: skip

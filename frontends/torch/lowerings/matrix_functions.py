@@ -9,7 +9,7 @@ from typing import Any
 from ....hlo.graph import Value
 from ....hlo.ops.factorizations import real_element
 from ....hlo.types import F32, I32
-from ..context import Blocked, Context, Number, axis_of
+from ..context import Context, Number, axis_of
 from .linear_systems import inverse, solve
 from .matrices import eye, product
 from .running import running_of
@@ -126,13 +126,6 @@ def _splits(sizes: Sequence[Any]) -> dict[tuple[int, int], int]:
     return found
 
 
-def chain_of_matrices(c: Context, matrices: Sequence[Value]) -> Value:
-    """torch.chain_matmul, which gives the very tensor where there is one alone."""
-    if len(matrices) == 1:
-        raise Blocked("is given one matrix, which is its result", "leave it out")
-    return chain(c, matrices)
-
-
 def vandermonde(c: Context, x: Value, N: int | None = None) -> Value:
     """[..., n] -> [..., n, N]: the powers 0, 1, ... of each element."""
     *dims, count = c.dims
@@ -246,7 +239,7 @@ def vector_product(c: Context, x: Value, y: Value, dim: int = -1) -> Value:
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": power for name in ("linalg_matrix_power", "matrix_power")},
     "aten.addr.default": outer_added,
-    "aten.chain_matmul.default": chain_of_matrices,
+    "aten.chain_matmul.default": chain,
     "aten.cross.default": cross,
     "aten.kron.default": kronecker,
     "aten.linalg_cross.default": last_cross,
