@@ -92,14 +92,14 @@ def _emit_product(kernel: ConvolutionKernel) -> tuple[int, int]:
 
 
 def _cut(product: Product, share: float) -> Blocking:
-    """The blocking of a convolution. Where weights lie as they are read, a
-    tile is a few column groups of a row block that stays in the L2 cache, so that results are
-    written in long runs. `share`: see `Geometry`."""
+    """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
+    groups of a row block that stays in the L2 cache, so that results are written in long runs.
+    `share`: see `Geometry`."""
     shape = blocking.at_hints(product.shape)
     cut = blocking.default(shape)
-    if cut.pack_right:
-        return cut
     found = product.left if isinstance(product.left, WindowLines) else None
+    if cut.pack_right:
+        return cut if found is None else _of_chunks(shape, cut, found)
     unit = 1  # panels that a block has a multiple of
     if found is not None:
         cut = replace(cut, rows=found.panel)
@@ -131,23 +131,29 @@ def _cut(product: Product, share: float) -> Blocking:
     return replace(cut, panels=min(panels, units * unit), blocks=1, groups=groups)
 
 
+def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
+    """The blocking with as many rows in a tile, about, whose row blocks are chunks of lines."""
+    unit, every = lines.chunk // lines.panel, -(-shape.rows // lines.panel)
+    tile = cut.rows * cut.panels * cut.blocks // lines.panel  # its row panels
+    panels = min(every, max(unit, min(cut.panels, tile) // unit * unit))
+    blocks = max(1, min(tile, every) // panels)
+    return replace(cut, rows=lines.panel, panels=panels, blocks=blocks)
+
+
 def _along_lines(kernel: ConvolutionKernel, product: Product) -> Product:
-    """The product on windows as lines that neighbours share, where weights lie as they are read and
-    that copies less."""
-    left = product.left
+    """The product on windows as lines that neighbours share, if that copies less."""
     usual = blocking.default(blocking.at_hints(product.shape))
-    if usual.pack_right or not isinstance(left, WindowLeft | runs.WindowRuns):
-        return product
-    cut = chunks(*left.inputs, usual.rows, left.planes)
-    if cut is None:
-        line = _features_as_columns(kernel, one_line=True)
-        one = line.left
-        assert isinstance(one, WindowLeft | runs.WindowRuns)
-        cut = uneven_chunks(*one.inputs, usual.rows, one.planes)
-        if cut is None:
-            return product
-        product, left = line, one
-    return replace(product, left=WindowLines(*left.inputs, cut, left.planes))
+    cuts = [(product, chunks)]
+    if not usual.pack_right:  # a tile of one line alone would pack it for few rows
+        cuts.append((_features_as_columns(kernel, one_line=True), uneven_chunks))
+    for found, cut_of in cuts:
+        left = found.left
+        if isinstance(left, WindowLeft | runs.WindowRuns):
+            cut = cut_of(*left.inputs, usual.rows, left.planes)
+            if cut is not None:
+                lines = WindowLines(*left.inputs, cut, left.planes, kernel.lanes)
+                return replace(found, left=lines)
+    return product
 
 
 def _minor_run(geometry: Geometry) -> list[int]:

@@ -27,6 +27,8 @@ Value = llvm.Value
 _LONGEST_CHUNK = 64  # rows
 _FILLED = 0.8  # of the rows of the largest panel, at least: lower ones read weights more often
 _SAVED = 3 / 4  # of what unfolding copies, at most
+_MASKABLE = 256  # bits of a vector for which CPUs have masked loads
+_SHORT = 16  # vectors of a line
 _MOST_PANELS = 16  # of a chunk that lines are no multiple of
 _MOST_BYTES = 19 << 15  # of it, packed: what workers may hold each
 
@@ -45,6 +47,7 @@ class WindowLines(LeftSide):
         walk: Sequence[tuple[int, Spatial]],
         cut: tuple[int, int],
         planes: bool = False,
+        lanes: int = 1,
     ) -> None:
         self.chunk, self.panel = cut
         self._positions, self._walk = tuple(positions), tuple(walk)
@@ -56,6 +59,9 @@ class WindowLines(LeftSide):
         self._unit = 1 if planes else features.size  # elements of a pixel of a line
         self._pixels = _pixels(last, self.chunk)
         self._pitch = _pitch(source, self._unit, self._pixels)
+        # Short lines are copied as vectors where these can be masked.
+        maskable = lanes * llvm.bits_of(source.accumulator) >= _MASKABLE
+        self._lanes = lanes if maskable and self._pixels * self._unit <= _SHORT * lanes else 1
         self.even = last.outputs % self.chunk == 0 == self.chunk % self.panel
         lines = self._apart.size, *taps[:-1]
         steps = linear_strides([Segment(size, 0) for size in lines], self._pitch)
@@ -141,6 +147,10 @@ class WindowLines(LeftSide):
         """A chunk's pixels of one input line, zeros where there are none."""
         spatial, unit = self._positions[-1].spatial, self._unit
         accumulator = self.source.accumulator
+        if self._lanes > 1:
+            self._vectors(f, base, f.pointer(scratch, target, accumulator), f.mul(start, unit),
+                          offset, exists, f.mul(pixels, unit))  # fmt: skip
+            return
         size = llvm.bits_of(accumulator) // 8 * unit  # bytes of a pixel
         left = f.min(f.max(f.sub(0, start), 0), pixels)
         low = f.select(exists, left, pixels)
@@ -157,6 +167,21 @@ class WindowLines(LeftSide):
             f.copy(place(low), self.source.at(f, base, at), f.mul(f.sub(high, low), size))
         with f.if_then(f.compare("slt", high, pixels)):
             f.fill(place(high), 0, f.mul(f.sub(pixels, high), size))
+
+
+    def _vectors(
+        self, f: llvm.Function, base: Value, line: Value, start: Value, offset: Value,
+        exists: Value, count: llvm.Operand,
+    ) -> None:  # fmt: skip
+        """The same in vectors; the last one may reach behind the line, into its padding."""
+        lanes, size = self._lanes, self._positions[-1].spatial.size * self._unit
+        lane = f.add(f.splat(f.cast("trunc", start, "i32"), lanes), f.iota(lanes, "i32"))
+        there, begin = f.splat(exists, lanes), f.add(offset, start)
+        with f.for_range(0, count, lanes) as loop:
+            moved = f.add(lane, f.splat(f.cast("trunc", loop.index, "i32"), lanes))
+            mask = f.land(f.compare("ult", moved, size), there)
+            value = self.source.masked_load(f, base, f.add(begin, loop.index), mask)
+            f.store(value, f.pointer(line, loop.index, self.source.accumulator))
 
 
 def chunks(

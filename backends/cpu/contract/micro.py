@@ -305,7 +305,7 @@ class _MicroKernelEmitter:
             f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
         for turn in range(unroll):
             at = self._after(left, loop.left, turn)
-            if turn and self._meets(turn * loop.left):
+            if any(self._meets(ahead * loop.left) for ahead in range(1, turn + 1)):
                 at = f.hidden(at)
             bt = self._after(right, loop.right, turn)
             ct = f.pointer(ahead, turn * self._copied, micro.element)
