@@ -142,6 +142,8 @@ def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) 
 
 def _along_lines(kernel: ConvolutionKernel, product: Product) -> Product:
     """The product on windows as lines that neighbours share, if that copies less."""
+    if not isinstance(product.left, WindowLeft | runs.WindowRuns):
+        return product
     usual = blocking.default(blocking.at_hints(product.shape))
     cuts = [(product, chunks)]
     if not usual.pack_right:  # a tile of one line alone would pack it for few rows
