@@ -385,8 +385,12 @@ class Instructions:
         narrow = self.cast("trunc", self.min(count, lanes), "i32")
         # A mask known to hold one lane makes LLVM 22 store 32 bits of a truncated 16-bit lane,
         # so the count is hidden from constant folding.
-        narrow = self.emit("i32", f'call i32 asm "", "=r,0"({narrow})')
+        narrow = self.hidden(narrow)
         return self.compare("ult", self.iota(lanes, "i32"), self.splat(narrow, lanes))
+
+    def hidden(self, value: Value) -> Value:
+        """An integer or pointer of which LLVM cannot tell what it is."""
+        return self.emit(value.type, f'call {value.type} asm "", "=r,0"({value})')
 
     # Memory. `align` defaults to the element's own alignment, which is always safe.
 

@@ -26,7 +26,7 @@ from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
 from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
-from .lines import WindowLines, chunks
+from .lines import WindowLines, chunks, uneven_chunks
 from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
@@ -52,7 +52,7 @@ def emit_convolution(
     target: Target,
 ) -> tuple[int, int]:
     """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
-    geometry = geometry_of(op)
+    geometry = phases.of_image(geometry_of(op))
     kernel = ConvolutionKernel(module, name, geometry, body, arguments, accumulator_of(op), target)
     parts = phases.of(geometry)
     if len(parts) == 1:
@@ -80,28 +80,29 @@ def _emit_product(kernel: ConvolutionKernel) -> tuple[int, int]:
     if few is not None:
         return emit_inner_products(kernel.module, kernel.name, few)
     minor = _minor_run(kernel.geometry)
-    if minor == [kernel.geometry.op.output_feature_dimension]:
-        product = _features_as_columns(kernel)
-    else:
-        product = _pixels_as_columns(kernel, minor)
+    by_features = minor == [kernel.geometry.op.output_feature_dimension]
+    product = _features_as_columns(kernel) if by_features else _pixels_as_columns(kernel, minor)
     module, name = kernel.module, kernel.name
-    return emit_grouped(module, name, product) or emit_product(
-        module, name, *_cut(product, kernel.geometry.share)
-    )
+    found = emit_grouped(module, name, product)
+    if found is not None:
+        return found
+    if by_features:
+        product = _along_lines(kernel, product)
+    return emit_product(module, name, product, _cut(product, kernel.geometry.share))
 
 
-def _cut(product: Product, share: float) -> tuple[Product, Blocking]:
-    """A convolution as it is multiplied, and its blocking. Where weights lie as they are read, a
-    tile is a few column groups of a row block that stays in the L2 cache, so that results are
-    written in long runs. `share`: see `Geometry`."""
+def _cut(product: Product, share: float) -> Blocking:
+    """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
+    groups of a row block that stays in the L2 cache, so that results are written in long runs.
+    `share`: see `Geometry`."""
     shape = blocking.at_hints(product.shape)
     cut = blocking.default(shape)
+    found = product.left if isinstance(product.left, WindowLines) else None
     if cut.pack_right:
-        return product, cut
+        return cut if found is None else _of_chunks(shape, cut, found)
     unit = 1  # panels that a block has a multiple of
-    found = _lines(product, cut.rows)
     if found is not None:
-        product, cut = replace(product, left=found), replace(cut, rows=found.panel)
+        cut = replace(cut, rows=found.panel)
         unit = found.chunk // found.panel
     panels, size, larger = blocking.row_panels(shape.rows, cut.rows)
     all_groups = -(-shape.columns // (cut.vectors * shape.lanes))
@@ -110,7 +111,7 @@ def _cut(product: Product, share: float) -> tuple[Product, Blocking]:
         packed = found.chunk_bytes // unit
     fitting = _ROW_BLOCK // max(1, packed or size * shape.depth * shape.element_bytes)
     wanted = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
-    units = -(-wanted // unit)
+    units = -(-wanted // unit) if found is None or found.even else 1
     while units > 1 and units * unit * packed > _MOST_PACKED:
         units = -(-units // 2)
     groups = min(all_groups, _GROUPS)
@@ -127,18 +128,34 @@ def _cut(product: Product, share: float) -> tuple[Product, Blocking]:
     small = shape.depth * shape.columns * shape.element_bytes <= _SMALL_WEIGHTS
     while small and tiles() < enough and units > 1:
         units = -(-units // 2)
-    return product, replace(cut, panels=min(panels, units * unit), blocks=1, groups=groups)
+    return replace(cut, panels=min(panels, units * unit), blocks=1, groups=groups)
 
 
-def _lines(product: Product, most: int) -> WindowLines | None:
-    """The unfolded windows of a convolution as lines that neighbours share, if that copies less;
-    `most`: rows of a micro-kernel."""
-    left = product.left
-    if not isinstance(left, WindowLeft):
-        return None
-    inputs = left.source, left.features, left.positions, left.walk
-    cut = chunks(*inputs, most)
-    return None if cut is None else WindowLines(*inputs, cut)
+def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
+    """The blocking with as many rows in a tile, about, whose row blocks are chunks of lines."""
+    unit, every = lines.chunk // lines.panel, -(-shape.rows // lines.panel)
+    tile = cut.rows * cut.panels * cut.blocks // lines.panel  # its row panels
+    panels = min(every, max(unit, min(cut.panels, tile) // unit * unit))
+    blocks = max(1, min(tile, every) // panels)
+    return replace(cut, rows=lines.panel, panels=panels, blocks=blocks)
+
+
+def _along_lines(kernel: ConvolutionKernel, product: Product) -> Product:
+    """The product on windows as lines that neighbours share, if that copies less."""
+    if not isinstance(product.left, WindowLeft | runs.WindowRuns):
+        return product
+    usual = blocking.default(blocking.at_hints(product.shape))
+    cuts = [(product, chunks)]
+    if not usual.pack_right:  # a tile of one line alone would pack it for few rows
+        cuts.append((_features_as_columns(kernel, one_line=True), uneven_chunks))
+    for found, cut_of in cuts:
+        left = found.left
+        if isinstance(left, WindowLeft | runs.WindowRuns):
+            cut = cut_of(*left.inputs, usual.rows, left.planes)
+            if cut is not None:
+                lines = WindowLines(*left.inputs, cut, left.planes, kernel.lanes)
+                return replace(found, left=lines)
+    return product
 
 
 def _minor_run(geometry: Geometry) -> list[int]:
@@ -286,9 +303,10 @@ def _left_side(geometry: Geometry, kernel: OperandArray, depth: Sequence[Segment
     return PackedLeftSide(kernel, segments, depth)
 
 
-def _features_as_columns(kernel: ConvolutionKernel) -> Product:
+def _features_as_columns(kernel: ConvolutionKernel, one_line: bool = False) -> Product:
+    """Rows are many results, or those of one line of them."""
     geometry, op, accumulator = kernel.geometry, kernel.geometry.op, kernel.accumulator
-    run, lines = _row_run(geometry)
+    run, lines = ([geometry.spatial[-1]], None) if one_line else _row_run(geometry)
     dims = [d for d, s in zip(op.output_spatial_dimensions, geometry.spatial, strict=True)
             if s in run]  # fmt: skip
     outer = _outer(geometry, [op.output_feature_dimension, *dims])

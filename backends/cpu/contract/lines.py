@@ -4,6 +4,9 @@ Along a line, the window of one pixel is that of its neighbour but for a step of
 line of the input is copied once for each tap of the outer kernel dims, with its padding, and taps
 of the last one are shifts: a kernel three wide copies a third of what unfolding it copies. Lines
 are cut into chunks of rows, and chunks lie one behind the other; a row panel never leaves one.
+Where lines cannot be cut evenly, rows are those of one line, and a chunk is what is packed at once.
+
+Where columns are innermost in the image, each feature has lines of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
-from .blocking import padded_depth
+from .blocking import padded_depth, row_panels
 from .left import LeftSide
 from .operands import OperandArray, linear_strides, unravel
 from .views import Segment
@@ -24,10 +27,15 @@ Value = llvm.Value
 _LONGEST_CHUNK = 64  # rows
 _FILLED = 0.8  # of the rows of the largest panel, at least: lower ones read weights more often
 _SAVED = 3 / 4  # of what unfolding copies, at most
+_MASKABLE = 256  # bits of a vector for which CPUs have masked loads
+_SHORT = 16  # vectors of a line
+_MOST_PANELS = 16  # of a chunk that lines are no multiple of
+_MOST_BYTES = 19 << 15  # of it, packed: what workers may hold each
 
 
 class WindowLines(LeftSide):
-    """Rows are output positions in chunks of `chunk`, in panels of `panel` rows."""
+    """Rows are output positions in chunks of `chunk`, in panels of `panel` rows. Where `walk` is one
+    line whose chunks are not even, as many rows are packed at once, at most."""
 
     packed = True
 
@@ -38,18 +46,30 @@ class WindowLines(LeftSide):
         positions: Sequence[Position],
         walk: Sequence[tuple[int, Spatial]],
         cut: tuple[int, int],
+        planes: bool = False,
+        lanes: int = 1,
     ) -> None:
         self.chunk, self.panel = cut
-        self._features, self._positions, self._walk = features, tuple(positions), tuple(walk)
+        self._positions, self._walk = tuple(positions), tuple(walk)
         last = positions[-1].spatial
-        self.kernel = *(p.spatial.kernel for p in positions), features.size  # sizes of the depth
+        taps = [p.spatial.kernel for p in positions]
+        # Sizes of the depth.
+        self.kernel = (features.size, *taps) if planes else (*taps, features.size)
+        self._apart = features if planes else Segment(1, 0)  # what has lines of its own
+        self._unit = 1 if planes else features.size  # elements of a pixel of a line
         self._pixels = _pixels(last, self.chunk)
-        self._pitch = _pitch(source, features, self._pixels)
-        planes = [p.spatial.kernel for p in self._positions[:-1]]
-        self._outer = linear_strides([Segment(size, 0) for size in planes], self._pitch)
-        self._chunk = math.prod(planes) * self._pitch
-        depth = (*self._outer, last.dilation * features.size, 1)
-        super().__init__(source, last.stride * features.size, depth)
+        self._pitch = _pitch(source, self._unit, self._pixels)
+        # Short lines are copied as vectors where these can be masked.
+        maskable = lanes * llvm.bits_of(source.accumulator) >= _MASKABLE
+        self._lanes = lanes if maskable and self._pixels * self._unit <= _SHORT * lanes else 1
+        self.even = last.outputs % self.chunk == 0 == self.chunk % self.panel
+        lines = self._apart.size, *taps[:-1]
+        steps = linear_strides([Segment(size, 0) for size in lines], self._pitch)
+        self._feature_step, self._outer = steps[0], steps[1:]
+        self._chunk = math.prod(lines) * self._pitch
+        along = last.dilation * self._unit
+        depth = (*steps, along) if planes else (*self._outer, along, 1)
+        super().__init__(source, last.stride * self._unit, depth)
 
     @property
     def chunk_bytes(self) -> int:
@@ -57,6 +77,8 @@ class WindowLines(LeftSide):
         return self._chunk * llvm.bits_of(self.source.accumulator) // 8
 
     def place(self, f: llvm.Function, row: Value) -> Value:
+        if not self.even:
+            return f.mul(row, self.row_stride)
         chunk, within = f.udiv(row, self.chunk), f.urem(row, self.chunk)
         return f.add(f.mul(chunk, self._chunk), f.mul(within, self.row_stride))
 
@@ -65,6 +87,12 @@ class WindowLines(LeftSide):
         scratch: Value,
     ) -> None:  # fmt: skip
         base, column = self.source.base(f, args, outer), self._positions[-1].spatial
+        if not self.even:
+            below = f.sub(self.chunk, f.sub(last, first))
+            pixels = f.sub(self._pixels, f.mul(below, column.stride))
+            zero = llvm.constant("i64", 0)
+            self._one(f, base, scratch, outer, {column: first}, zero, pixels)
+            return
         begin = f.udiv(first, self.chunk)
         lines = self._walk[-1][0] // self.chunk
         sizes = [*(size for size, _ in self._walk[:-1]), lines]
@@ -72,10 +100,20 @@ class WindowLines(LeftSide):
             *around, part = unravel(f, loop.index, sizes)
             walked = dict(zip((s for _, s in self._walk[:-1]), around, strict=True))
             walked[column] = f.mul(part, self.chunk)
-            begins = window_starts(f, self._positions, outer, walked)
             target = f.mul(f.sub(loop.index, begin), self._chunk)
-            zero, exists = llvm.constant("i64", 0), llvm.constant("i1", 1)
-            self._lines(f, base, scratch, begins, 0, zero, target, exists)
+            self._one(f, base, scratch, outer, walked, target, self._pixels)
+
+    def _one(
+        self, f: llvm.Function, base: Value, scratch: Value, outer: Sequence[Value],
+        walked: dict[Spatial, Value], target: Value, pixels: llvm.Operand,
+    ) -> None:  # fmt: skip
+        """A chunk whose lines have so many pixels."""
+        begins = window_starts(f, self._positions, outer, walked)
+        with f.for_range(0, self._apart.size) as feature:
+            offset = f.mul(feature.index, self._apart.stride)
+            to = f.add(target, f.mul(feature.index, self._feature_step))
+            exists = llvm.constant("i1", 1)
+            self._lines(f, base, scratch, begins, 0, offset, to, exists, pixels)
 
     def _lines(
         self,
@@ -87,11 +125,12 @@ class WindowLines(LeftSide):
         offset: Value,
         target: Value,
         exists: Value,
+        pixels: llvm.Operand,
     ) -> None:
         """The lines of all taps of the outer kernel dims from `number` on."""
         spatial = self._positions[number].spatial
         if number + 1 == len(self._positions):
-            self._line(f, base, scratch, starts[-1], offset, target, exists)
+            self._line(f, base, scratch, starts[-1], offset, target, exists, pixels)
             return
         with f.for_range(0, spatial.kernel) as tap:
             shift = f.mul(tap.index, spatial.dilation)
@@ -99,16 +138,20 @@ class WindowLines(LeftSide):
             step = f.add(offset, f.mul(index, spatial.input_step))
             moved = f.add(target, f.mul(tap.index, self._outer[number]))
             both = exists if spatial.inside else f.land(exists, there)
-            self._lines(f, base, scratch, starts, number + 1, step, moved, both)
+            self._lines(f, base, scratch, starts, number + 1, step, moved, both, pixels)
 
     def _line(
         self, f: llvm.Function, base: Value, scratch: Value, start: Value, offset: Value,
-        target: Value, exists: Value,
+        target: Value, exists: Value, pixels: llvm.Operand,
     ) -> None:  # fmt: skip
         """A chunk's pixels of one input line, zeros where there are none."""
-        spatial, features, pixels = self._positions[-1].spatial, self._features.size, self._pixels
+        spatial, unit = self._positions[-1].spatial, self._unit
         accumulator = self.source.accumulator
-        size = llvm.bits_of(accumulator) // 8 * features  # bytes of a pixel
+        if self._lanes > 1:
+            self._vectors(f, base, f.pointer(scratch, target, accumulator), f.mul(start, unit),
+                          offset, exists, f.mul(pixels, unit))  # fmt: skip
+            return
+        size = llvm.bits_of(accumulator) // 8 * unit  # bytes of a pixel
         left = f.min(f.max(f.sub(0, start), 0), pixels)
         low = f.select(exists, left, pixels)
         high = f.max(f.min(f.sub(spatial.size, start), pixels), low)
@@ -120,10 +163,25 @@ class WindowLines(LeftSide):
         with f.if_then(f.compare("slt", 0, low)):
             f.fill(line, 0, f.mul(low, size))
         with f.if_then(f.compare("slt", low, high)):
-            at = f.add(offset, f.mul(f.add(start, low), features))
+            at = f.add(offset, f.mul(f.add(start, low), unit))
             f.copy(place(low), self.source.at(f, base, at), f.mul(f.sub(high, low), size))
         with f.if_then(f.compare("slt", high, pixels)):
             f.fill(place(high), 0, f.mul(f.sub(pixels, high), size))
+
+
+    def _vectors(
+        self, f: llvm.Function, base: Value, line: Value, start: Value, offset: Value,
+        exists: Value, count: llvm.Operand,
+    ) -> None:  # fmt: skip
+        """The same in vectors; the last one may reach behind the line, into its padding."""
+        lanes, size = self._lanes, self._positions[-1].spatial.size * self._unit
+        lane = f.add(f.splat(f.cast("trunc", start, "i32"), lanes), f.iota(lanes, "i32"))
+        there, begin = f.splat(exists, lanes), f.add(offset, start)
+        with f.for_range(0, count, lanes) as loop:
+            moved = f.add(lane, f.splat(f.cast("trunc", loop.index, "i32"), lanes))
+            mask = f.land(f.compare("ult", moved, size), there)
+            value = self.source.masked_load(f, base, f.add(begin, loop.index), mask)
+            f.store(value, f.pointer(line, loop.index, self.source.accumulator))
 
 
 def chunks(
@@ -132,30 +190,93 @@ def chunks(
     positions: Sequence[Position],
     walk: Sequence[tuple[int, Spatial]],
     most: int,
+    planes: bool = False,
 ) -> tuple[int, int] | None:
     """Rows of a chunk and of a panel, at most `most`, for `WindowLines`; None where lines cannot be
-    cut evenly, or copying them saves little."""
-    last = positions[-1].spatial
-    if walk[-1][1] is not last or (last.base, features.stride) != (1, 1) or not source.plain:
+    cut evenly, or copying them saves little. `planes`: whether the depth begins with features."""
+    if not _lies_so(source, features, positions, walk, planes):
         return None
-    if last.input_step != features.size:
-        return None  # pixels of a group of features do not lie side by side
+    last = positions[-1].spatial
+    panel = _divisor(last.outputs, most)
+    chunk = panel * _divisor(last.outputs // panel, _LONGEST_CHUNK // panel)
+    if panel < _FILLED * most or not _saves(source, features, positions, chunk, planes):
+        return None
+    return chunk, panel
+
+
+def uneven_chunks(
+    source: OperandArray,
+    features: Segment,
+    positions: Sequence[Position],
+    walk: Sequence[tuple[int, Spatial]],
+    most: int,
+    planes: bool = False,
+) -> tuple[int, int] | None:
+    """The same where rows are those of one line, which chunks need not divide."""
+    if len(walk) != 1 or not _lies_so(source, features, positions, walk, planes):
+        return None
+    line = walk[0][0]
+    panels, size, larger = row_panels(line, most)
+    panel = size + (larger > 0)
+    parts = -(-panels // _MOST_PANELS)
+    while True:
+        chunk = panel * -(-panels // parts)
+        if chunk <= panel or _size(source, features, positions, chunk, planes) <= _MOST_BYTES:
+            break
+        parts += 1
+    if line < _FILLED * most * panels or not _saves(source, features, positions, chunk, planes):
+        return None
+    return chunk, panel
+
+
+def _lies_so(
+    source: OperandArray,
+    features: Segment,
+    positions: Sequence[Position],
+    walk: Sequence[tuple[int, Spatial]],
+    planes: bool,
+) -> bool:
+    """Whether rows walk along lines of the image whose pixels lie side by side."""
+    last = positions[-1].spatial
+    if walk[-1][1] is not last or last.base != 1 or not source.plain:
+        return False
+    # Pixels of a group of features do not lie so.
+    if last.input_step != (1 if planes else features.size) or not (planes or features.stride == 1):
+        return False
     sizes = [features.size, *(size for size, _ in walk)]
     sizes += [n for p in positions for s in (p.spatial,)
               for n in (s.size, s.kernel, s.stride, s.low, s.dilation)]  # fmt: skip
-    if any(isinstance(size, SymbolicDim) for size in sizes):
-        return None
-    panel = _divisor(last.outputs, most)
-    chunk = panel * _divisor(last.outputs // panel, _LONGEST_CHUNK // panel)
-    if panel < _FILLED * most:
-        return None
-    pixels = _pixels(last, chunk)
-    if pixels > _SAVED * chunk * last.kernel:
-        return None
+    return not any(isinstance(size, SymbolicDim) for size in sizes)
+
+
+def _saves(
+    source: OperandArray,
+    features: Segment,
+    positions: Sequence[Position],
+    chunk: int,
+    planes: bool,
+) -> bool:
+    """Whether lines of chunks are clearly less than what unfolds them."""
+    last = positions[-1].spatial
+    if _pixels(last, chunk) > _SAVED * chunk * last.kernel:
+        return False
     size = features.size * math.prod(p.spatial.kernel for p in positions)
-    unfolded = chunk * padded_depth(size, llvm.bits_of(source.accumulator) // 8)
-    lines = math.prod(p.spatial.kernel for p in positions[:-1])
-    return (chunk, panel) if lines * _pitch(source, features, pixels) <= unfolded else None
+    bytes = llvm.bits_of(source.accumulator) // 8
+    unfolded = chunk * padded_depth(size, bytes) * bytes
+    return _size(source, features, positions, chunk, planes) <= unfolded
+
+
+def _size(
+    source: OperandArray,
+    features: Segment,
+    positions: Sequence[Position],
+    chunk: int,
+    planes: bool,
+) -> int:
+    """Bytes of a chunk of rows, as it is packed."""
+    lines = math.prod(p.spatial.kernel for p in positions[:-1]) * (features.size if planes else 1)
+    pitch = _pitch(source, 1 if planes else features.size, _pixels(positions[-1].spatial, chunk))
+    return lines * pitch * llvm.bits_of(source.accumulator) // 8
 
 
 def _divisor(size: int, most: int) -> int:
@@ -168,6 +289,6 @@ def _pixels(last: Spatial, chunk: int) -> int:
     return (chunk - 1) * last.stride + (last.kernel - 1) * last.dilation + 1
 
 
-def _pitch(source: OperandArray, features: Segment, pixels: int) -> int:
-    """Elements from one copied line to the next."""
-    return padded_depth(pixels * features.size, llvm.bits_of(source.accumulator) // 8)
+def _pitch(source: OperandArray, unit: int, pixels: int) -> int:
+    """Elements from one copied line of pixels of `unit` elements to the next."""
+    return padded_depth(pixels * unit, llvm.bits_of(source.accumulator) // 8)

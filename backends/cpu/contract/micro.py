@@ -25,6 +25,7 @@ Value = llvm.Value
 STEP_PRODUCTS = 48
 FEW_PRODUCTS = 24  # the same where there are many micro-kernels
 REST_PRODUCTS = 8  # the same of those that compute the rest of the rows
+_STRAIGHT = 8  # steps of a loop within another that are straight-line code
 LINE = 64
 PART = 512  # steps of depth whose products are summed by themselves
 
@@ -66,8 +67,10 @@ class Micro:
 
     @property
     def unroll(self) -> int:
-        """Steps of one turn of the innermost loop."""
+        """Steps of one turn of the innermost loop; a short one within others is no loop."""
         size = at_hint(self.depth[-1].size) if self.depth else 1
+        if len(self.depth) > 1 and size <= _STRAIGHT and self.most_products >= STEP_PRODUCTS:
+            return size
         return Micro.turns(self.rows * len(self.vectors), size, self.most_products)
 
     @staticmethod
@@ -302,6 +305,8 @@ class _MicroKernelEmitter:
             f.prefetch(f.pointer(ahead, line * LINE, "i8"), locality=2)
         for turn in range(unroll):
             at = self._after(left, loop.left, turn)
+            if any(self._meets(ahead * loop.left) for ahead in range(1, turn + 1)):
+                at = f.hidden(at)
             bt = self._after(right, loop.right, turn)
             ct = f.pointer(ahead, turn * self._copied, micro.element)
             sums = self.depth(inner, [at, bt, ct, *sums])[3:]
@@ -312,6 +317,13 @@ class _MicroKernelEmitter:
             f.pointer(ahead, unroll * self._copied, micro.element),
             *sums,
         ]
+
+    def _meets(self, ahead: int) -> bool:
+        """Whether a row reads so many elements ahead what another one reads now: to read it again
+        is nothing, to keep what all rows read in registers until then takes more than there are."""
+        stride = self.micro.row_stride
+        known = not isinstance(stride, SymbolicDim) and not isinstance(ahead, SymbolicDim)
+        return known and stride != 0 == ahead % stride and ahead // stride < self.micro.rows
 
     def depth(self, loops: Sequence[Depth], state: Sequence[Value]) -> Sequence[Value]:
         """The loops over the depth, with the accumulators carried through them."""
@@ -324,7 +336,9 @@ class _MicroKernelEmitter:
             return self.steps(loop, inner, f.constant("i64", loop.size), state)
         unroll = 1 if inner else self.micro.unroll
         whole = loop.size // unroll * unroll if unroll else 0
-        if whole:
+        if inner == [] and 0 < whole == unroll:
+            state = self.turn(loop, inner, unroll, state)
+        elif whole:
             with f.for_range(0, whole, unroll, state, at_least_once=True) as body:
                 body.carry(*self.turn(loop, inner, unroll, body.carried))
             state = body.results

@@ -9,7 +9,8 @@ between pixels. So the results of one phase `v` are a convolution of the image a
 by every `base`-th tap, written `base` apart. The kernel's tiles are those of all phases.
 
 Where an image is as it is stored, results near its edges see fewer taps than those inside: planes
-that meet padding alone are products with zeros, which a part for each edge leaves out.
+that meet padding alone are products with zeros, which a part for each edge leaves out. Of small
+images, some taps meet padding alone at every result.
 """
 
 from __future__ import annotations
@@ -29,6 +30,26 @@ _MOST_PHASES = 16  # each is code of its own
 _LEAST_SAVED = 1 / 16  # of the products of a convolution, for which edges are parts of their own
 _LEAST_ROWS = 128  # of a part
 _MOST_PARTS = 3
+
+
+def of_image(geometry: Geometry) -> Geometry:
+    """The convolution by those taps alone that meet the image at some result."""
+    found = [_seen(spatial) for spatial in geometry.spatial]
+    if all(taps == (0, s.kernel) for taps, s in zip(found, geometry.spatial, strict=True)):
+        return geometry
+    pairs = zip(geometry.spatial, found, strict=True)
+    return _joined(geometry, [_between(s, 0, s.outputs, *taps) for s, taps in pairs])
+
+
+def _seen(spatial: Spatial) -> tuple[int, int]:
+    """The taps [first, end) outside of which none meets the image; one where none does."""
+    every = 0, spatial.kernel
+    if spatial.base != 1 or _is_open(spatial) or not (spatial.kernel and spatial.outputs):
+        return every
+    reach = (spatial.outputs - 1) * spatial.stride - spatial.low
+    first = max(0, -(reach // spatial.dilation))
+    end = min(spatial.kernel, (spatial.size - 1 + spatial.low) // spatial.dilation + 1)
+    return (first, end) if first < end else (0, 1)
 
 
 def of(geometry: Geometry) -> list[Geometry]:

@@ -54,18 +54,20 @@ class WindowRuns(LeftSide):
         lanes: int,
         unit: int,
     ) -> None:
-        self._positions, self._walk = tuple(positions), tuple(walk)
+        self.features, self.positions, self.walk = features, tuple(positions), tuple(walk)
+        self.inputs = source, features, self.positions, self.walk
+        self.planes = unit == 1  # whether runs are of one feature
         self._lanes, self._unit = lanes, unit
         self._run = positions[-1].spatial.kernel * unit
         kernels = [Segment(p.spatial.kernel, 0) for p in positions]
-        loops = [features, *kernels] if unit == 1 else [*kernels, features]
+        loops = [features, *kernels] if self.planes else [*kernels, features]
         size = math.prod(loop.size for loop in loops)
         pitch = padded_depth(size, llvm.bits_of(source.accumulator) // 8)
         super().__init__(source, pitch, linear_strides(loops, 1))
-        self._features = features if unit == 1 else Segment(1, 0)
-        # Steps of the kernel dimensions, and of the features of runs.
-        self._steps = self.depth[1:] if unit == 1 else self.depth[:-1]
-        self._feature_step = self.depth[0] if unit == 1 else 0
+        # What has runs of its own, steps of the kernel dimensions, and of the features of runs.
+        self._apart = features if self.planes else Segment(1, 0)
+        self._steps = self.depth[1:] if self.planes else self.depth[:-1]
+        self._feature_step = self.depth[0] if self.planes else 0
         # Whole vectors reach behind a run, into what is written next: never behind the row.
         reach = size - self._run + -(-self._run // lanes) * lanes
         self._spare = surely_at_most(reach, pitch)
@@ -76,11 +78,11 @@ class WindowRuns(LeftSide):
         scratch: Value,
     ) -> None:  # fmt: skip
         base = self.source.base(f, args, outer)
-        lanes, columns = self._lanes, self._positions[-1].spatial
+        lanes, columns = self._lanes, self.positions[-1].spatial
         with f.for_range(first, last) as loop:
-            coordinates = unravel(f, loop.index, [size for size, _ in self._walk])
-            walked = dict(zip((s for _, s in self._walk), coordinates, strict=True))
-            begins = window_starts(f, self._positions, outer, walked)
+            coordinates = unravel(f, loop.index, [size for size, _ in self.walk])
+            walked = dict(zip((s for _, s in self.walk), coordinates, strict=True))
+            begins = window_starts(f, self.positions, outer, walked)
             begin = f.mul(begins[-1], self._unit)
             narrow = f.splat(f.cast("trunc", begin, "i32"), lanes)
             masks = []
@@ -89,8 +91,8 @@ class WindowRuns(LeftSide):
                 inside = f.compare("ult", f.add(narrow, lane), columns.size * self._unit)
                 masks.append(f.land(inside, constant_mask(lanes, self._run - first_lane)))
             row = f.mul(f.sub(loop.index, first), self.row_stride)
-            with f.for_range(0, self._features.size) as features:
-                offset = f.add(f.mul(features.index, self._features.stride), begin)
+            with f.for_range(0, self._apart.size) as features:
+                offset = f.add(f.mul(features.index, self._apart.stride), begin)
                 at = f.add(row, f.mul(features.index, self._feature_step))
                 self._lines(f, base, scratch, begins, 0, offset, at, masks)
 
@@ -106,7 +108,7 @@ class WindowRuns(LeftSide):
         masks: Sequence[Value],
     ) -> None:
         """All runs of the kernel dimensions from `number` on."""
-        if number == len(self._positions) - 1:
+        if number == len(self.positions) - 1:
             for first, mask in zip(range(0, self._run, self._lanes), masks, strict=True):
                 value = self.source.masked_load(f, base, f.add(offset, first), mask)
                 target = f.pointer(scratch, f.add(position, first), self.source.accumulator)
@@ -115,7 +117,7 @@ class WindowRuns(LeftSide):
                 else:
                     f.masked_store(value, target, constant_mask(self._lanes, self._run - first))
             return
-        spatial = self._positions[number].spatial
+        spatial = self.positions[number].spatial
 
         def line(tap: Value) -> None:
             index, there = place(f, spatial, starts[number], f.mul(tap, spatial.dilation))

@@ -343,6 +343,7 @@ class WindowLeft(LeftSide):
     """Rows are output positions: every window copied as one run over the depth (k..., i)."""
 
     packed = True
+    planes = False  # features are innermost in the depth
 
     def __init__(
         self,
@@ -353,6 +354,7 @@ class WindowLeft(LeftSide):
         lanes: int,
     ) -> None:
         self.features, self.positions, self.walk = features, tuple(positions), tuple(walk)
+        self.inputs = source, features, self.positions, self.walk
         self.lanes = lanes
         loops = [*(Segment(p.spatial.kernel, 0) for p in positions), features]
         size = math.prod(loop.size for loop in loops)

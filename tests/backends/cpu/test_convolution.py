@@ -122,8 +122,15 @@ LINES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[s
     ((1, 16, 32), (24, 84), (3, 3),
      {"padding": ((8, 8), (1, 1)), "rhs_dilation": (8, 1), "window_reversal": (True, True)}),
     ((1, 24, 32), (168,), (5,), {"padding": ((2, 2),)}),
+    # Lines that panels do not divide.
+    ((2, 16, 40), (3, 149), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 16, 32), (457,), (5,), {"padding": ((2, 1),), "window_strides": (2,)}),
+    # Few features, whose weights are brought in order for each tile.
+    ((1, 3, 32), (6, 84), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 2, 24), (6, 168), (5, 5), {"padding": ((2, 2), (2, 1)), "window_strides": (1, 2)}),
 ]  # fmt: skip
-"""Lines of a length that panels of 14, 12, 7 and 6 rows divide: those of all CPU levels."""
+"""Lines of a length that panels of 14, 12, 7 and 6 rows divide, those of all CPU levels, or none
+do."""
 
 
 @pytest.mark.parametrize("case", range(len(LINES)))
@@ -135,6 +142,11 @@ def test_lines_that_neighbours_share(case: int, monkeypatch: pytest.MonkeyPatch)
     last = (0, rank + 1, *range(1, rank + 1))
     run((last, (rank + 1, rank, *range(rank)), last), sizes, spatial, window, options)
     assert packed
+    # Images whose features are planes.
+    packed.clear()
+    first = tuple(range(rank + 2))
+    run((first, (rank + 1, rank, *range(rank)), last), sizes, spatial, window, options)
+    assert packed or options.get("rhs_dilation", (1,))[-1] != 1
 
 
 @pytest.mark.parametrize(
@@ -160,3 +172,30 @@ def test_planes_of_padding_are_left_out(
     last = (0, rank + 1, *range(1, rank + 1))
     run((last, (rank + 1, rank, *range(rank)), last), (1, 8, 32), spatial, window, options)
     assert [len(some) for some in found] == [parts]
+
+
+@pytest.mark.parametrize(
+    ("spatial", "window", "options", "taps"),
+    [
+        ((1, 1), (3, 3), {"padding": ((1, 1), (1, 1))}, (1, 1)),
+        ((2, 1), (3, 3), {"padding": ((1, 1),) * 2, "window_reversal": (True, True)}, (3, 1)),
+        ((1, 5), (5, 3), {"padding": ((4, 2), (1, 1)), "window_reversal": (True, False)}, (3, 3)),
+        ((3, 3), (3, 3), {"padding": ((3, 3),) * 2, "rhs_dilation": (3, 3)}, (1, 1)),
+        ((2, 2), (3, 3), {"padding": ((1, 0), (0, 1)), "window_strides": (2, 2)}, (2, 2)),
+        ((1, 1), (3, 3), {"padding": ((1, 1),) * 2, "feature_group_count": 16}, (1, 1)),
+        ((1, 1), (2, 3), {"padding": ((3, 1), (1, 1))}, (2, 1)),
+        ((1, 1), (2, 2), {"padding": ((4, -1), (0, 1))}, (1, 1)),  # nothing meets the image
+    ],
+)
+def test_taps_that_meet_padding_alone_are_left_out(
+    spatial: tuple[int, ...],
+    window: tuple[int, ...],
+    options: dict[str, Any],
+    taps: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, of_image = [], phases.of_image
+    monkeypatch.setattr(phases, "of_image", lambda g: found.append(of_image(g)) or found[-1])
+    for layout in ("NCHW", "NHWC"):
+        run(LAYOUTS[layout], (2, 16, 16), spatial, window, options)
+        assert tuple(s.kernel for s in found[-1].spatial) == taps
