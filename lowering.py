@@ -140,10 +140,14 @@ class EntryLowering:
             return None
         module = self.with_inferred_sizes(module)
 
-        def judged(call: Mapping[str, int] | None) -> Sequence[Judged]:
+        decisions = decisions_about(module)
+        assert decisions is not None
+
+        def judged(call: Mapping[str, int]) -> Sequence[Judged]:
+            # What simplifies is left out of all later runs: the first one tells the ledger.
+            ledger = self.ledger if call == decisions.likely else Ledger()
             with tuned(module, self.backend, call):
-                # What simplifies is left out of all later runs: the first one tells the ledger.
-                passes = self.pipeline(module, self.ledger, rebuilds=False)
+                passes = self.pipeline(module, ledger, rebuilds=False)
                 connect = connect_of(passes)
                 if connect is None:
                     return ()
@@ -153,15 +157,13 @@ class EntryLowering:
                 )  # fmt: skip
                 return tuple(connect.judged.values())
 
-        with tuned(module, self.backend) as decisions:
-            assert decisions is not None
         return choose(
             decisions.assumptions, decisions.likely, self.backend.model, judged,
             self.options.size_plans - 1,
         )  # fmt: skip
 
     def pipeline(self, module: Module, ledger: Ledger, rebuilds: bool = True) -> Pipeline:
-        """All passes, for the likely call of today's decisions. rebuilds: as for `Connect`."""
+        """All passes, for the likely call that is decided about. rebuilds: as for `Connect`."""
         passes = pipeline_for(
             self.backend, self.options, ledger, alike=self.alike, groups=self.groups
         )
