@@ -133,7 +133,7 @@ def _compiled(
     hot = hot_ranges(lowered, options)
     for name, one in lowered.items():
         every = (*hot.get(name, ()), *ranges[name])
-        others = tuple(lowering.in_range(watched.modules[name], each) for each in every)
+        others = tuple(lowering.in_range(one, each) for each in every)
         lowered[name] = one._replace(others=others)
     depends_on_data = watched.asked
     lowered = lowering.agreed({name: lowered[name] for name in modules})

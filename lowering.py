@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from .backends import Backend
@@ -25,9 +26,10 @@ from .optimizer.limit import need, not_found, note, within
 from .optimizer.measure import measure
 from .optimizer.passes.connect import Judged
 from .optimizer.passes.encode import Encode, packings
-from .optimizer.pipeline import blamed_on, connect_of, pipeline_for
+from .optimizer.pipeline import Pipeline, blamed_on, connect_of, pipeline_for, with_connect
 from .optimizer.shared import Shared
 from .optimizer.size_ranges import PlanSizes, Range, choose
+from .optimizer.tiles.nodes import KnownGroups
 from .options import Options
 from .programs import Made
 from .runtime.bundle import MAIN
@@ -47,7 +49,6 @@ class Lowered(NamedTuple):
     decisions: Decisions | None = None  # about sizes that calls decide
     others: tuple[Lowered, ...] = ()  # for calls that guards leave out, and for those of ranges
     conditions: tuple[SizeConstraint, ...] = ()  # of a range, whose plan is tried before this one
-    judged: tuple[Judged, ...] = ()  # what predicts its time at other sizes
 
 
 class EntryLowering:
@@ -68,23 +69,21 @@ class EntryLowering:
         self.pack = pack
         self.alike: dict[str, str] = {}  # how weights lie that several entries read
         self.shared = Shared()  # by calls that code is tuned for
+        self.groups = KnownGroups()
         self.inferred: dict[Module, Module] = {}  # with the sizes that follow
 
     def whole(self, module: Module) -> tuple[Lowered, Sequence[Range]]:
         """An entry point for all sizes, and the ranges of sizes that are worth plans of their own.
         What is lowered after it has its weights as this one has them, where that can be."""
-        one, ranges = self.lowered(module), ()
-        if one.decisions is not None and self.options.size_plans > 1:
-            choice = self.choice(module, one, one.decisions)
-            ranges = choice.ranges
-            if choice.hints != one.decisions.likely:
-                one = self.lowered(module, choice.hints)
+        choice = self.choice(module) if self.options.size_plans > 1 else None
+        one = self.lowered(module, None if choice is None else choice.hints)
         self.alike = {**packings(one.fused), **self.alike}
-        return one, ranges
+        return one, () if choice is None else choice.ranges
 
-    def in_range(self, module: Module, range: Range) -> Lowered:  # noqa: A002 - the word for it
-        """An entry point for calls of a range of sizes alone."""
-        module = with_stated_sizes(self.with_inferred_sizes(module), dict(range.bounds))
+    def in_range(self, lowered: Lowered, range: Range) -> Lowered:  # noqa: A002 - the word for it
+        """A lowered entry point for calls of a range of sizes alone: its simplified program, with
+        what is known of those."""
+        module = with_stated_sizes(lowered.simple, dict(range.bounds))
         made = self.lowered(module, range.hints)
         return made._replace(own_notes=(str(range),), conditions=range.conditions)
 
@@ -110,18 +109,16 @@ class EntryLowering:
         """An entry point after all passes, and within the user's limit of memory. call: the sizes
         that its code is tuned for, where calls decide them; None: likely ones."""
         backend, options, say = self.backend, self.options, self.say
-        passes = pipeline_for(backend, options, self.ledger, alike=self.alike)
         if backend.open_sizes and is_open(module):
             module = self.with_inferred_sizes(module)
         with tuned(module, backend, call) as decisions:
+            passes = self.pipeline(module, self.ledger)
             simple, fused = passes.run(
                 module, on_pass=say, disable=options.disable, shared=self.shared
             )
         limit = options.memory_limit
         if limit is None or decisions is not None:
-            connect = connect_of(passes)
-            judged = () if connect is None else tuple(connect.judged.values())
-            return Lowered(simple, fused, (), decisions, judged=judged)
+            return Lowered(simple, fused, (), decisions)
 
         def tried(fused: Module, notes: Sequence[str]) -> int:
             made = self.pack({MAIN: Lowered(simple, fused, notes)})
@@ -136,32 +133,45 @@ class EntryLowering:
                 fused, notes = _within(limit, fused, backend, tried, say, error)
         return Lowered(simple, fused, notes)
 
-    def choice(self, module: Module, lowered: Lowered, decisions: Decisions) -> PlanSizes:
-        """For which sizes plans are made, as is predicted to be fastest."""
-        if self.backend.model is None:
-            return PlanSizes(decisions.likely)
+    def choice(self, module: Module) -> PlanSizes | None:
+        """For which sizes plans are made, as is predicted to be fastest; None where no call decides
+        any, or nothing predicts."""
+        if self.backend.model is None or not (self.backend.open_sizes and is_open(module)):
+            return None
         module = self.with_inferred_sizes(module)
-        names = tuple(decisions.assumptions.symbols)
 
-        def judged(hints: Mapping[str, int]) -> Sequence[Judged]:
-            passes = pipeline_for(self.backend, self.options, Ledger(), alike=self.alike)
-            known = connect_of(passes)
-            if known is None:
-                return ()
-            about = Decisions(decisions.assumptions, hints)
-            with decided_by(about), codeable("", module.name or "the program", names):
+        decisions = decisions_about(module)
+        assert decisions is not None
+
+        def judged(call: Mapping[str, int]) -> Sequence[Judged]:
+            # What simplifies is left out of all later runs: the first one tells the ledger.
+            ledger = self.ledger if call == decisions.likely else Ledger()
+            with tuned(module, self.backend, call):
+                passes = self.pipeline(module, ledger, rebuilds=False)
+                connect = connect_of(passes)
+                if connect is None:
+                    return ()
                 passes.run(
-                    module,
-                    disable=self.options.disable,
-                    stop_after=known.name,
-                    shared=self.shared,
-                )
-            return tuple(known.judged.values())
+                    module, on_pass=self.say, disable=self.options.disable,
+                    stop_after=connect.name, shared=self.shared,
+                )  # fmt: skip
+                return tuple(connect.judged.values())
 
         return choose(
-            decisions.assumptions, decisions.likely, lowered.judged, self.backend.model, judged,
+            decisions.assumptions, decisions.likely, self.backend.model, judged,
             self.options.size_plans - 1,
         )  # fmt: skip
+
+    def pipeline(self, module: Module, ledger: Ledger, rebuilds: bool = True) -> Pipeline:
+        """All passes, for the likely call that is decided about. rebuilds: as for `Connect`."""
+        passes = pipeline_for(
+            self.backend, self.options, ledger, alike=self.alike, groups=self.groups
+        )
+        connect = connect_of(passes)
+        if connect is None:
+            return passes
+        tilings = self.shared.tilings_of(module)
+        return with_connect(passes, replace(connect, tilings=tilings, rebuilds=rebuilds))
 
     def with_inferred_sizes(self, module: Module) -> Module:
         """The module with the sizes that follow from others; the same one each time."""

@@ -14,10 +14,10 @@ from ..hlo.symbols import symbols_of
 from ..optimizer.tuning import from_json
 from ..runtime.bundle import MAIN, Bundle, Variant
 from ..runtime.distributed.layout import layout_of
+from ..runtime.loaded import Memory
 from ..runtime.loading import choose_variant, load
 from ..runtime.plans import parse_plan
 from ..runtime.profile import origin_text
-from ..runtime.program import Memory
 from . import show
 
 

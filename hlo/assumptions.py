@@ -59,16 +59,22 @@ _Query = TypeVar("_Query", bound=Callable[..., Any])
 
 
 def _unknown_is(answer: Any) -> Callable[[_Query], _Query]:
-    """A query that gives this answer where sizes on the way are too long, or have no meaning."""
+    """A query that gives this answer where sizes on the way are too long, or have no meaning; each
+    is answered once."""
 
     def decorate(query: _Query) -> _Query:
+        name = query.__name__
+
         @functools.wraps(query)
-        def asked(*arguments: Any) -> Any:
-            arguments[0]._bounds.work = MAXIMUM_WORK
-            try:
-                return query(*arguments)
-            except (SizeTooLong, ZeroDivisionError):  # of a divisor that is 0 somewhere
-                return answer
+        def asked(self: Assumptions, *arguments: Any) -> Any:
+            key = name, *arguments
+            if key not in self._answers:
+                self._bounds.work = MAXIMUM_WORK
+                try:
+                    self._answers[key] = query(self, *arguments)
+                except (SizeTooLong, ZeroDivisionError):  # of a divisor that is 0 somewhere
+                    self._answers[key] = answer
+            return self._answers[key]
 
         return asked  # type: ignore[return-value]
 
@@ -96,6 +102,7 @@ class Assumptions:
         self._learn()
         self._variables: dict[str, Dim] = {}  # symbol -> first + step * variable
         self._normal: dict[Dim, Dim] = {}
+        self._answers: dict[tuple[Any, ...], Any] = {}  # by query and what it is asked of
         self._bounds = NormalBounds()
         normals = [self._normal_fact(fact) for fact in self._positive]
         unequal = [self._normal_fact(fact) for fact in self._unequal]

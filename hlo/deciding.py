@@ -14,11 +14,11 @@ calls of which all guards hold. What only makes code faster asks `at_hint`, or c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from traceback import extract_stack
-from typing import Any
+from typing import Any, TypeVar
 
 from .assumptions import Assumptions, assuming
 from .errors import CompilerBug, UnsupportedError
@@ -128,6 +128,29 @@ def estimating() -> Iterator[None]:
 def current() -> Decisions | None:
     """The decisions that are being taken; None outside of `deciding`."""
     return _CURRENT.get()
+
+
+_Made = TypeVar("_Made")
+
+
+def once(memo: dict[Any, Any], key: Hashable, make: Callable[[], _Made]) -> _Made:
+    """What `make()` gives, which `memo` keeps for the same key and the same assumptions: but where
+    it depends on what the likely call is."""
+    decisions = _CURRENT.get()
+    known = key, None if decisions is None else decisions.assumptions
+    if known in memo:
+        return memo[known]
+    if decisions is None:
+        made = memo[known] = make()
+        return made
+    before, decisions.asked = decisions.asked, False
+    try:
+        made = make()
+        if not decisions.asked:
+            memo[known] = made
+    finally:
+        decisions.asked |= before
+    return made
 
 
 def is_decided(kind: TensorType) -> bool:

@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 from ..hlo.assumptions import Assumptions
 from ..hlo.deciding import Decisions
@@ -23,6 +24,8 @@ from ..hlo.types import TensorType
 MOST_PLANS = 8  # of one entry point
 EXHAUSTIVE = 4096  # combinations of sizes up to which all are looked at
 SAMPLES = 4096
+# What is found out about the sizes of a module holds for all likely calls.
+_ASSUMPTIONS: WeakKeyDictionary[Module, Assumptions] = WeakKeyDictionary()
 _FEW = 64  # values of one symbol that are looked at where there are many combinations
 
 
@@ -37,6 +40,14 @@ def decisions_about(module: Module, call: Mapping[str, int] | None = None) -> De
     UserError where a symbol has no largest value, or follows from no argument."""
     if not is_open(module):
         return None
+    known = _ASSUMPTIONS.get(module)
+    if known is None:
+        known = _ASSUMPTIONS[module] = _assumptions_of(module)
+    return Decisions(known, hints_for(known) if call is None else call)
+
+
+def _assumptions_of(module: Module) -> Assumptions:
+    """What is known of the sizes that calls decide; UserError as above."""
     solver_of(module)
     used = {n for value in module.body.arguments for d in value.tensor.dims for n in symbols_of(d)}
     symbols = {name: module.symbols.get(name, Symbol()) for name in sorted(used)}
@@ -53,8 +64,7 @@ def decisions_about(module: Module, call: Mapping[str, int] | None = None) -> De
             f"(--size {endless[0]}=1..512), or a number"
         )
     related = [one for one in module.constraints if used.issuperset(one.symbols)]
-    assumptions = Assumptions(symbols, related)
-    return Decisions(assumptions, hints_for(assumptions) if call is None else call)
+    return Assumptions(symbols, related)
 
 
 def solver_of(module: Module) -> SizeSolver:

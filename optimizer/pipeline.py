@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ from .passes.unroll import Unroll
 from .passes.use_references import UseReferences
 from .rolled import each_function, is_rolled
 from .shared import Reached, Shared
+from .tiles.nodes import KnownGroups
 
 if TYPE_CHECKING:
     from ..backends import Backend
@@ -125,11 +126,12 @@ def lowering_pipeline(
     ledger: Ledger | None = None,
     spare: bool = True,
     alike: Mapping[str, str] | None = None,
+    groups: KnownGroups | None = None,
 ) -> tuple[Pass, ...]:
     """The passes from the simplified program to one whose operations are kernels in their order.
 
     ledger: is told which operations may be computed approximately. spare: whether kernels may be
-    made for the sake of memory. alike: as for `Encode`.
+    made for the sake of memory. alike: as for `Encode`. groups: as for `Connect`.
     """
     ledger = Ledger() if ledger is None else ledger
     model, rounds = backend.model, REASSOCIATES in NUMERICS[options.numerics]
@@ -147,6 +149,7 @@ def lowering_pipeline(
             finite=options.numerics == "assumes-finite",
             spare=spare,
             in_tiles=backend.in_tiles,
+            groups=groups or KnownGroups(),
         )
         kernels.append(connect)
     kernels += [KernelEpilogues(), KernelPrologues()]
@@ -173,15 +176,18 @@ def pipeline_for(
     ledger: Ledger | None = None,
     spare: bool = True,
     alike: Mapping[str, str] | None = None,
+    groups: KnownGroups | None = None,
 ) -> Pipeline:
     """All passes of a compilation. ledger: is told which rules fire where; a rule that needs more
-    than the options allow is a CompilerBug in any case. spare, alike: as for `lowering_pipeline`.
+    than the options allow is a CompilerBug in any case. spare, alike, groups: as for
+    `lowering_pipeline`.
     """
     ledger = Ledger() if ledger is None else ledger
     ledger.allowed = NUMERICS[options.numerics]
     simplify = simplify_pipeline(options, ledger, machine=backend.model)
     references = UseReferences(backend.lacks), Expand(backend.expands), *simplify
-    return Pipeline(simplify, references, lowering_pipeline(backend, options, ledger, spare, alike))
+    lower = lowering_pipeline(backend, options, ledger, spare, alike, groups)
+    return Pipeline(simplify, references, lower)
 
 
 @dataclass(frozen=True)
@@ -250,7 +256,7 @@ class Pipeline:
         held: Level | None = None  # the level at which the module is known to be
         source, connect = module, _place_of_connect(self.passes)
         begin = self.stages[since] if since else 0
-        known = None if shared is None else shared.reached(source, stop_after is None)
+        known = None if shared is None else shared.reached(source)
         if known is not None:
             number, simple, simplified, module, held, _ = known
             begin = number + 1
@@ -291,6 +297,12 @@ def _place_of_connect(passes: Sequence[Pass]) -> int:
 def connect_of(passes: Pipeline) -> Connect | None:
     """The pass that judges which kernels become one, if it is among them."""
     return next((one for one in passes.lower if isinstance(one, Connect)), None)
+
+
+def with_connect(passes: Pipeline, connect: Connect) -> Pipeline:
+    """The passes with another one in the place of the one that judges which kernels become one."""
+    lower = tuple(connect if isinstance(one, Connect) else one for one in passes.lower)
+    return replace(passes, lower=lower)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Passes over a program whose sizes calls decide give the same module for every likely call, as long
 as none has asked what that call is (`Decisions.asked`). So a run for another call goes on where the
-one before began to depend on it, and one for a call that was only looked at before, by the same
-passes up to `connect`, goes on behind that.
+one before began to depend on it, and one for a call that was only judged before goes on where that
+was: in front of `connect`, which knows then what was judged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ..hlo.deciding import Decisions, current
 from ..hlo.graph import Module
 from ..hlo.sizes import SizeConstraint
 from ..hlo.verify import Level
+from .passes.connect import Tilings
 
 _Call = tuple[tuple[str, int], ...]
 
@@ -35,15 +36,23 @@ class Shared:
 
     def __init__(self) -> None:
         self.common: dict[Module, Reached] = {}  # whatever the likely call is
-        self.connected: dict[tuple[Module, _Call], Reached] = {}
+        self.judged: dict[tuple[Module, _Call], Reached] = {}
+        self.tilings: dict[tuple[Module, _Call], Tilings] = {}
 
-    def reached(self, module: Module, whole: bool) -> Reached | None:
+    def tilings_of(self, module: Module) -> Tilings:
+        """What `connect` knows of the module for the likely call of today's decisions."""
+        decisions = current()
+        if decisions is None:
+            return Tilings()
+        return self.tilings.setdefault((module, _call(decisions)), Tilings())
+
+    def reached(self, module: Module) -> Reached | None:
         """How far the module has come for the likely call of today's decisions, which take over
-        what was decided. whole: whether the run goes on behind `connect`."""
+        what was decided."""
         decisions = current()
         if decisions is None:
             return None
-        known = self.connected.get((module, _call(decisions))) if whole else None
+        known = self.judged.get((module, _call(decisions)))
         if known is None:
             return self.common.get(module)
         decisions.asked = True
@@ -54,15 +63,15 @@ class Shared:
         """Keep how far the module has come. first: the number of the first pass that lowers;
         connect: of `connect`."""
         decisions = current()
-        if decisions is None or reached.number > connect:
+        if decisions is None or reached.number >= connect:
             return
-        if reached.number < connect and not decisions.asked:
+        if not decisions.asked:
             self.common[module] = reached
         # Passes that tell the ledger what they do must not be left out, but where they have told.
         known = self.common.get(module)
-        if reached.number == connect and known is not None and known.number + 1 >= first:
+        if reached.number == connect - 1 and known is not None and known.number + 1 >= first:
             guards = tuple(decisions.guards)
-            self.connected[module, _call(decisions)] = reached._replace(guards=guards)
+            self.judged[module, _call(decisions)] = reached._replace(guards=guards)
 
 
 def _call(decisions: Decisions) -> _Call:

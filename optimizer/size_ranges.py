@@ -32,6 +32,7 @@ from .passes.connect import Judged
 LEAST_GAIN, LEAST_GAIN_OF_CORES = 0.01, 0.03
 MOST_TRIED = 5  # likely calls for which plans are made
 _SHORT = 3  # calls of all sizes are shorter than so many calls without kernels: nothing is tried
+_NOTHING = 1e-9  # of a gain
 _POINTS = (10, 3, 2)  # sampled values of a symbol, of the widest first
 Hints = Mapping[str, int]
 Array = np.ndarray[Any, Any]
@@ -79,22 +80,21 @@ class PlanSizes(NamedTuple):
 def choose(
     assumptions: Assumptions,
     hints: Hints,
-    judged: Sequence[Judged],
     machine: Machine,
-    lower: Callable[[Hints], Sequence[Judged]],
+    judged: Callable[[Hints], Sequence[Judged]],
     most: int,
 ) -> PlanSizes:
-    """Which plans are worth being made, `most` for ranges. judged: the kernels of the plan for all
-    sizes, made for `hints`; lower: the kernels that are made for other ones."""
+    """Which plans are worth being made, `most` for ranges. hints: for which the plan of all sizes
+    is made where no others are better; judged: the kernels that are made for hints."""
     tried = [hints, *_tried(assumptions, hints)]
-    if not judged or len(tried) == 1:
+    if len(tried) == 1:
         return PlanSizes(hints)
     sample = list(_sample(assumptions))
     predict = _Predictor(assumptions, machine, sample)
-    first = predict(judged)
+    first = predict(judged(hints))
     if first.max() < _SHORT * SECONDS_PER_CALL:
         return PlanSizes(hints)
-    plans = [first, *(predict(lower(one)) for one in tried[1:])]
+    plans = [first, *(predict(judged(one)) for one in tried[1:])]
     # The one for all sizes is made for large calls: what is best in small ones may need much more
     # memory in these, though no call of them runs it.
     widest = _by_width(assumptions)[0]
@@ -104,26 +104,47 @@ def choose(
         for sizes, times in zip(tried, plans, strict=True)
     ]
     general = int(np.argmax(gains)) if max(gains) >= LEAST_GAIN else 0
-    current = plans[general]
+    return PlanSizes(tried[general], _ranges(assumptions, machine, tried, plans, general, most))
+
+
+def _ranges(
+    assumptions: Assumptions,
+    machine: Machine,
+    tried: Sequence[Hints],
+    plans: Sequence[Array],
+    general: int,
+    most: int,
+) -> tuple[Range, ...]:
+    """The ranges that gain enough, the first to be tried first. plans: seconds of each in each of
+    the sampled calls; general: the one for all sizes."""
+    sample = list(_sample(assumptions))
     boxes = list(_boxes(assumptions, sample))
+    inside = np.array([one for _, one in boxes], float).reshape(len(boxes), len(sample))
+    holds = np.array([
+        [all(low <= one[n] <= high for n, (low, high) in bounds.items()) for one in tried]
+        for bounds, _ in boxes
+    ])  # fmt: skip
     least = LEAST_GAIN if machine.blocks else LEAST_GAIN_OF_CORES
+    current = plans[general]
     found: list[Range] = []
-    while len(found) < most:
-        best: tuple[float, Array, Range, int] | None = None
-        for bounds, inside in boxes:
-            for number, times in enumerate(plans):
-                if not all(low <= tried[number][n] <= high for n, (low, high) in bounds.items()):
-                    continue
-                saved = np.log(current[inside] / times[inside])
-                gain = float(saved.sum()) / len(sample)
-                if best is None or gain > best[0] + 1e-9:
-                    mean = 1 - math.exp(-float(saved.mean()))
-                    best = gain, inside, Range(bounds, tried[number], mean), number
-        if best is None or best[0] < least:
+    while boxes and len(found) < most:
+        saved = inside @ np.log(current / np.array(plans)).T
+        gains = np.where(holds, saved, -np.inf) / len(sample)
+        box, number = divmod(_first_best(gains.ravel()), len(tried))
+        if gains[box, number] < least:
             break
-        found.insert(0, best[2])
-        current = np.where(best[1], plans[best[3]], current)
-    return PlanSizes(tried[general], tuple(found))
+        mean = 1 - math.exp(-float(saved[box, number] / inside[box].sum()))
+        found.insert(0, Range(boxes[box][0], tried[number], mean))
+        current = np.where(inside[box] > 0, plans[number], current)
+    return tuple(found)
+
+
+def _first_best(gains: Array) -> int:
+    """The number of the largest one; of those that differ by nothing the first."""
+    best = 0
+    while (later := np.flatnonzero(gains[best + 1 :] > gains[best] + _NOTHING)).size:
+        best += 1 + int(later[0])
+    return best
 
 
 class _Predictor:
@@ -138,7 +159,7 @@ class _Predictor:
         return sum((one.count * self.kernel(one) for one in judged), alone)
 
     def kernel(self, one: Judged) -> Array:
-        key = one.text, one.plan.sizes, one.plan.way, one.plan.step, one.tiled
+        key = one.text, one.plan.sizes, one.plan.stream, one.plan.step, one.tiled
         if key not in self.known:
             about = decided_by(Decisions(self.assumptions, self.sample[0]))
             with about, np.errstate(divide="ignore", invalid="ignore"):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...hlo.deciding import at_hint, current, estimating
+from ...hlo.deciding import at_hint, current, estimating, once
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.symbols import Dim, SymbolicDim
@@ -241,7 +241,12 @@ def _symbolic(
     group: TileGroup, stream: StreamedGroup | None, whole: bool = False
 ) -> TilePropagation:
     """The group's boxes with symbols for sizes; `whole`: the last dim is not cut, which keeps boxes
-    small that come from reshapes of it."""
+    small that come from reshapes of it. They are the same for all likely calls."""
+    key = "boxes", stream, whole
+    return once(group.known, key, lambda: _boxes(group, stream, whole))
+
+
+def _boxes(group: TileGroup, stream: StreamedGroup | None, whole: bool) -> TilePropagation:
     dims = group.roots[0].dims
     spans = []
     for d, dim in enumerate(dims):

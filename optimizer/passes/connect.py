@@ -14,12 +14,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from ...hlo.build import make_op
 from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
-from ...hlo.text import canonical_op
+from ...hlo.sizes import SizeConstraint
 from ...hlo.verify import FUSED, Level
 from ..cost.blocks import BlockCounter, LargestGrain, counter_of
 from ..cost.estimate import Counter, Tiling, plans
@@ -28,15 +28,15 @@ from ..machine import Machine
 from ..orders.graph import Role
 from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
-from ..regions import extract, map_bodies
+from ..regions import map_bodies
 from ..rolled import WEIGHT_BYTES
 from ..tiles import contraction
 from ..tiles.build import TileGroup
 from ..tiles.contraction import built, lone_contraction
 from ..tiles.masks import without_masks
-from ..tiles.nodes import KernelNode, Nodes
+from ..tiles.nodes import KernelNode, KnownGroups, Nodes, Wiring
 from ..tiles.spare import spared
-from ..tiles.streaming import StreamedGroup, streams
+from ..tiles.streaming import StreamedGroup
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
@@ -67,6 +67,16 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Tilings:
+    """What was judged for one likely call: the tilings of groups, by text and by wiring, and what
+    was decided about sizes on the way."""
+
+    memo: dict[str, tuple[TileGroup, list[Tiling]]] = field(default_factory=dict)
+    connected: dict[Wiring, Tiling | None] = field(default_factory=dict)
+    guards: dict[SizeConstraint, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
     what chooses among the best tilings; None takes the best predicted. `suits`: whether a tile
@@ -74,7 +84,9 @@ class Connect:
     whether tensors may be taken to hold finite numbers, so that windows which are masked wholly are
     not walked.
     `in_tiles`: whether the target's tile functions write results where operands lie. `spare`:
-    whether kernels may be made, or left apart, for the sake of memory."""
+    whether kernels may be made, or left apart, for the sake of memory. `groups`: what lowering for
+    other likely calls has found of groups; `tilings`: what it has judged for the same one.
+    `rebuilds`: False only judges, and leaves the module as it is."""
 
     machine: Machine
     walk: bool = True
@@ -83,17 +95,18 @@ class Connect:
     finite: bool = False
     in_tiles: bool = False
     spare: bool = True
-    memo: dict[str, tuple[TileGroup, list[Tiling]]] = field(default_factory=dict, compare=False)
+    groups: KnownGroups = field(default_factory=KnownGroups, compare=False)
+    tilings: Tilings = field(default_factory=Tilings, compare=False)
+    rebuilds: bool = True
     made: dict[str, Op | None] = field(default_factory=dict, compare=False)
-    connected: dict[tuple[Any, ...], Tiling | None] = field(default_factory=dict, compare=False)
-    texts: dict[str, int] = field(default_factory=dict, compare=False)
-    judged: dict[tuple[Any, ...], Judged] = field(default_factory=dict, compare=False)
+    judged: dict[Wiring, Judged] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "connect"
     takes: ClassVar[Level] = FUSED
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        hinders, known = hinders_of(self.in_tiles), is_static(module) or current() is not None
+        decisions = current()
+        hinders, known = hinders_of(self.in_tiles), is_static(module) or decisions is not None
         weights: Any = module.attributes.get(WEIGHT_BYTES)
 
         def needs(region: Region, role: Role) -> Peak | None:
@@ -104,28 +117,36 @@ class Connect:
         def change(region: Region, role: Role) -> Region:
             inner = map_bodies(region, lambda op, body: change(body, "other"))
             nodes = _Queue(self, inner).run()
-            if self.spare:
-                region = spared(nodes, lambda one: needs(one, role), weights)
-            else:
-                region = nodes.rebuild().region
-            if current() is not None:
+            if decisions is not None:
                 self.remember(nodes)
-            return region
+            if self.spare and self.rebuilds:
+                return spared(nodes, lambda one: needs(one, role), weights)
+            return nodes.rebuild().region if self.rebuilds else region
 
         entry = module.body
-        return module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))
+        if decisions is not None:
+            decisions.guards.update(self.tilings.guards)
+        after = module.with_bodies(lambda one: change(one, "entry" if one is entry else "other"))
+        if decisions is not None and not self.rebuilds:
+            self.tilings.guards.update(decisions.guards)
+        return after
+
+    @property
+    def connected(self) -> dict[Wiring, Tiling | None]:
+        """The plans of the groups that were judged already, by their wiring."""
+        return self.tilings.connected
 
     def remember(self, nodes: Nodes) -> None:
         """Keep what predicts the nodes' times at other sizes than the hints."""
         for node in nodes.all:
             wiring, _ = nodes.wiring(node.members)
             known = self.judged.get(wiring)
-            group = nodes.flatten(node.members) if known is None else None
-            if group is not None and node.plan is not None:
-                tiled = len(node.members) > 1
-                text = canonical_op(_as_op(group))
-                own = self.memo.get(text)  # whose operations a stream names
-                known = Judged(text, own[0] if own else group, node.plan, tiled, 0)
+            if known is None and node.plan is not None:
+                flatten = partial(nodes.flatten, node.members)
+                group = self.groups.connected(wiring, flatten)
+                if group is not None:
+                    group = self.groups.equal(group)  # whose operations a stream names
+                    known = Judged(group.text, group, node.plan, len(node.members) > 1, 0)
             if known is not None:
                 self.judged[wiring] = known._replace(count=known.count + 1)
 
@@ -143,22 +164,23 @@ class Connect:
 
     def plans(self, group: TileGroup) -> list[Tiling]:
         """The best tilings, fastest first; their streams may be those of an equal group."""
-        key = canonical_op(_as_op(group))
-        if key not in self.memo:
-            self.memo[key] = group, self._plans(group)
-        return self.memo[key][1]
+        key, memo = group.text, self.tilings.memo
+        if key not in memo:
+            group = self.groups.equal(group)
+            memo[key] = group, self._plans(group)
+        return memo[key][1]
 
     def considered(self) -> list[tuple[TileGroup, Tiling | None]]:
         """Every group that was judged so far, with its best tiling."""
-        return [(group, next(iter(found), None)) for group, found in self.memo.values()]
+        return [(group, next(iter(found), None)) for group, found in self.tilings.memo.values()]
 
     def _plans(self, group: TileGroup) -> list[Tiling]:
         if not self._alike(group):
             return []
-        found = self.tilings(group, counter_of(self.machine))
+        found = self.best(group, counter_of(self.machine))
         return [*self.suited(group, found), *found]
 
-    def tilings(self, group: TileGroup, counter: type[Counter]) -> list[Tiling]:
+    def best(self, group: TileGroup, counter: type[Counter]) -> list[Tiling]:
         """The best tilings as a counter has it. A contraction alone has those of its kernel where
         blocks of threads run it."""
         main = lone_contraction(group) if self.walk else None
@@ -182,7 +204,7 @@ class Connect:
             return []
         alone = lone_contraction(group) is not None
         best = others[0].time if others and not alone else math.inf
-        for plan in self.tilings(group, LargestGrain)[:TRIES]:
+        for plan in self.best(group, LargestGrain)[:TRIES]:
             if plan.time >= best:
                 break
             try:
@@ -201,11 +223,11 @@ class Connect:
 
     def ways(self, group: TileGroup) -> list[StreamedGroup | None]:
         """The ways to walk a group; the first is not to."""
-        return [None, *(streams(group.ops, group.roots) if self.walk else ())]
+        return [None, *(group.streams() if self.walk else ())]
 
     def kernel(self, group: TileGroup, operands: Sequence[Value], name: str) -> Op | None:
         """The tile function of the best tiling that can be written; equal groups share its body."""
-        key = canonical_op(_as_op(group))
+        key = group.text
         if key not in self.made:
             self.made[key] = self._kernel(key, group, operands, name)
         op = self.made[key]
@@ -262,17 +284,6 @@ def _widens_weight(op: Op) -> bool:
             if converted and source is not None and source.name == "weight":
                 return True
     return False
-
-
-def _as_op(group: TileGroup) -> Op:
-    """The group as one fusion, for its canonical text."""
-    region = Region(*_copied(group))
-    return make_op("fusion", group.inputs, {"kind": "group"}, (region,), check=False)
-
-
-def _copied(group: TileGroup) -> tuple[Sequence[Value], Sequence[Op], Sequence[Value]]:
-    region = extract(group.ops, group.inputs, group.roots)
-    return region.arguments, region.ops, region.results
 
 
 # Minus the gain, the numbers of consumer and producer, both, and the node that they would become.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...hlo.access import Access, Index, Iteration
-from ...hlo.deciding import current, surely_at_most
+from ...hlo.deciding import current, once, surely_at_most
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Value
 from ...hlo.symbols import Dim, SymbolicDim
@@ -425,15 +425,18 @@ def access_of(op: Op) -> Access | None:
     types = tuple(value.type for value in (*op.results, *op.operands))
     if op.definition.pattern == "control":
         return _access_of(op)
-    is_open = any(not t.is_static for t in types if isinstance(t, TensorType))
-    decisions = current() if is_open else None
-    facts = decisions.assumptions if decisions is not None else None
-    key = op.definition.name, types, id(op.attributes), op.regions, facts
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    key = op.definition.name, types, id(op.attributes), op.regions
+
+    def made() -> tuple[Any, Access | None]:
+        return op.attributes, _access_of(op)  # the attributes keep their id
+
+    if any(not t.is_static for t in types if isinstance(t, TensorType)):
+        return once(_KNOWN, key, made)[1]
     known = _KNOWN.get(key)
     if known is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[key] = op.attributes, _access_of(op)  # the attributes keep their id
+        known = _KNOWN[key] = made()
     return known[1]
 
 

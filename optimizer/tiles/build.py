@@ -8,20 +8,30 @@ that carries the reductions so far (optimizer/tiles/streaming.py says what is ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ...hlo.build import Builder, make_op
-from ...hlo.deciding import surely_at_most
+from ...hlo.deciding import at_hint, once, surely_at_most
 from ...hlo.graph import Op, Origin, Region, Value, union_origins
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.symbols import Dim, SymbolicDim
+from ...hlo.text import canonical_op
 from ...hlo.types import F32, TensorType
+from ..regions import extract
 from .access import Box, Span, TilePropagation, access_of, compose, inner_spans, propagate
 from .expressions import expression, variable
-from .streaming import Factor, StreamedGroup, StreamStage, away_from_square, folding_of
+from .streaming import (
+    Factor,
+    StreamedGroup,
+    StreamStage,
+    away_from_square,
+    folding_of,
+    streams,
+)
 from .write import TileWriter, numbers
 
 
@@ -32,6 +42,19 @@ class TileGroup:
     ops: tuple[Op, ...]
     inputs: tuple[Value, ...]
     roots: tuple[Value, ...]
+    known: dict[Any, Any] = field(default_factory=dict, repr=False)  # what was found of it, `once`
+
+    @cached_property
+    def text(self) -> str:
+        """What groups share that compute the same on the same types."""
+        region = extract(self.ops, self.inputs, self.roots)
+        kind = {"kind": "group"}
+        return canonical_op(make_op("fusion", self.inputs, kind, (region,), check=False))
+
+    def streams(self) -> list[StreamedGroup]:
+        """All ways to walk it, the longest dim first."""
+        found = once(self.known, "streams", lambda: streams(self.ops, self.roots))
+        return sorted(found, key=lambda stream: -at_hint(stream.extent))
 
     @property
     def origin(self) -> tuple[Origin, ...]:

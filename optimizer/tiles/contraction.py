@@ -19,7 +19,7 @@ from ..cost.estimate import Tiling, priced
 from ..machine import Machine
 from .build import TileGroup, build_kernel, make_group
 from .implicit import boxes, build_implicit, group_features, pixel_dims, refusal, step_of
-from .streaming import StreamedGroup, streams
+from .streaming import StreamedGroup
 from .write import Unwritable, writable
 
 TURN = 128  # bytes of a row of an operand, in one turn of the loop
@@ -89,7 +89,7 @@ def _over_taps(main: Op) -> bool:
 
 
 def _direct(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Tiling]:
-    ways = [None, *streams(group.ops, group.roots)]
+    ways = [None, *group.streams()]
     way, step = _walk(ways, main, kind)
     sizes = (_wide if kind.largest else _cut_sizes)(group, main)
     return _sorted(group, machine, kind, sizes, ways[way], step, way)
@@ -99,7 +99,7 @@ def built(group: TileGroup, operands: Sequence[Value], plan: Tiling, name: str) 
     """The kernel_call of a tiling of this group or an equal one."""
     if plan.way == 0 and plan.step:
         return build_implicit(group, operands, plan.sizes, name, plan.step)
-    stream = streams(group.ops, group.roots)[plan.way - 1] if plan.way else None
+    stream = group.streams()[plan.way - 1] if plan.way else None
     return build_kernel(group, operands, plan.sizes, name, stream, plan.step)
 
 

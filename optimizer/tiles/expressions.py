@@ -278,9 +278,25 @@ class AtSizes(dict[str, Any]):
         size = _named_size(key)
         if all(isinstance(value, int) for value in self.sizes.values()):
             return symbols.bound(size, self.sizes)
-        rows = zip(*(value.tolist() for value in self.sizes.values()), strict=True)
-        calls = (dict(zip(self.sizes, row, strict=True)) for row in rows)
-        return np.array([symbols.bound(size, call) for call in calls])
+        return _in_calls(size, self.sizes)
+
+
+def _in_calls(size: Dim, sizes: Mapping[str, Array]) -> Any:
+    """A size in several calls."""
+    total: Any = 0
+    for monomial, coefficient in symbols.terms_of(size):
+        term: Any = coefficient
+        for atom in monomial:
+            if atom.function:
+                operands = (_in_calls(operand, sizes) for operand in atom.operands)
+                term = term * functools.reduce(_OF_SIZES[atom.function], operands)
+            else:
+                term = term * sizes[atom.text]
+        total = total + term
+    return total
+
+
+_OF_SIZES = {"//": np.floor_divide, "max": np.maximum, "min": np.minimum}
 
 
 def variable(name: str, low: int | None = 0, high: Dim | None = None) -> Expression:

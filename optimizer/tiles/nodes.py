@@ -4,7 +4,7 @@ they may be one, and the region with a tile function for each node of several ke
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -18,18 +18,41 @@ from .build import TileGroup, make_group
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function
 
 
+Wiring = tuple[Any, ...]  # what decides the group that kernels become, see `Nodes.wiring`
+
+
+class KnownGroups:
+    """Groups that kernels become, each once: in all regions of a program, and for all likely calls
+    that it is lowered for. texts: a number for each kernel's canonical text, which wirings name."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        self.of_wirings: dict[Wiring, TileGroup | None] = {}
+        self.of_texts: dict[str, TileGroup] = {}
+
+    def connected(
+        self, wiring: Wiring, flatten: Callable[[], TileGroup | None]
+    ) -> TileGroup | None:
+        """The group of a wiring: what `flatten()` gives, or what it gave for an equal one."""
+        if wiring not in self.of_wirings:
+            self.of_wirings[wiring] = flatten()
+        return self.of_wirings[wiring]
+
+    def equal(self, group: TileGroup) -> TileGroup:
+        """The first group that computes the same, of which more may be known."""
+        return self.of_texts.setdefault(group.text, group)
+
+
 class TilingPlanner(Protocol):
     """What judges groups and writes them."""
 
     @property
-    def connected(self) -> dict[tuple[Any, ...], Tiling | None]:
+    def connected(self) -> dict[Wiring, Tiling | None]:
         """The plans of the groups that were judged already, by their wiring."""
         ...
 
     @property
-    def texts(self) -> dict[str, int]:
-        """A number for each kernel's canonical text, which wirings name."""
-        ...
+    def groups(self) -> KnownGroups: ...
 
     def plan(self, group: TileGroup) -> Tiling | None: ...
 
@@ -74,6 +97,8 @@ class Nodes:
         self.homes: dict[Op, KernelNode] = {}
         self.all: list[KernelNode] = []
         self.numbers: dict[Op, int] = {}
+        # Groups of nodes that are kernels, with the values that leave them.
+        self.flat: dict[KernelNode, tuple[TileGroup, list[Value]]] = {}
 
     def add(self, op: Op) -> None:
         """A kernel becomes a node, if it has a tiling."""
@@ -163,7 +188,7 @@ class Nodes:
         wiring, inputs = self.wiring(members)
         known = self.planner.connected
         if wiring not in known:
-            group = self.flatten(members)
+            group = self.planner.groups.connected(wiring, lambda: self.flatten(members))
             fits = group is not None and (len(members) == 1 or len(group.ops) <= MOST_OPERATIONS)
             plan = self.planner.plan(group) if group is not None and fits else None
             if plan is None and group is not None and len(members) == 1:
@@ -178,7 +203,7 @@ class Nodes:
             members, plan, list(sources), frozenset(read), members[-1].results[0].dims
         )
 
-    def wiring(self, members: Sequence[Op]) -> tuple[tuple[Any, ...], list[Value]]:
+    def wiring(self, members: Sequence[Op]) -> tuple[Wiring, list[Value]]:
         """What decides the group that members become, and the values that they take from outside:
         which kernel each is, what passes between them, and what leaves."""
         chosen = set(members)
@@ -199,7 +224,7 @@ class Nodes:
         """Equal for operations that compute the same."""
         number = self.numbers.get(op)
         if number is None:
-            texts = self.planner.texts
+            texts = self.planner.groups.texts
             number = self.numbers[op] = texts.setdefault(canonical_op(op), len(texts))
         return number
 
@@ -353,10 +378,12 @@ class Nodes:
 
     def emit(self, node: KernelNode, mapping: dict[Value, Value], ops: list[Op]) -> None:
         """The node's kernel, or its members as they were where no tiling can be written."""
-        group = self.flatten(node.members)
-        if group is None:
-            raise CompilerBug("a connected group cannot be flattened again")
-        leaving = list(self.leaving)
+        if node not in self.flat:
+            flat = self.flatten(node.members)
+            if flat is None:
+                raise CompilerBug("a connected group cannot be flattened again")
+            self.flat[node] = flat, list(self.leaving)
+        group, leaving = self.flat[node]
         operands = [mapping.get(value, value) for value in group.inputs]
         kernel = self.planner.kernel(group, operands, "group")
         if kernel is None:

@@ -28,7 +28,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ...hlo.access import Access, IterationKind
-from ...hlo.deciding import at_hint
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Value, constant_of
 from ...hlo.interpret import Interpreter
@@ -78,7 +77,7 @@ class StreamStage(Enum):
     AFTER = "after the walk"
 
 
-@dataclass
+@dataclass(eq=False)
 class StreamedGroup:
     """A group that can be walked along k. `dims` has the dim of each value that k is."""
 
@@ -91,7 +90,7 @@ class StreamedGroup:
 
 
 def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[StreamedGroup]:
-    """All ways to walk the group, one per dim that is reduced; longest dim first."""
+    """All ways to walk a group, one per dim that is reduced."""
     accesses = {op: access_of(op) for op in ops}
     if any(access is None for access in accesses.values()):
         return []
@@ -113,7 +112,7 @@ def streams(ops: Sequence[Op], roots: Sequence[Value]) -> list[StreamedGroup]:
             stream = _Analysis(ops, known, roots, closure).run()
             if stream is not None:
                 found.append(stream)
-    return sorted(found, key=lambda stream: -at_hint(stream.extent))
+    return found
 
 
 def _operand_dims(op: Op, access: Access, place: int) -> list[tuple[Value, int]]:

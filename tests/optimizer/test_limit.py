@@ -13,7 +13,7 @@ from girih.hlo.types import F32, TensorType
 from girih.imports import import_model
 from girih.optimizer.limit import MemoryNeed
 from girih.options import OptionError, Options, bytes_of
-from girih.runtime.program import Memory
+from girih.runtime.loaded import Memory
 
 from .transformer import dot, transformer_layer
 

@@ -15,7 +15,6 @@ from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
 from girih.optimizer.tiles.depths import with_split_depths
 from girih.optimizer.tiles.masks import without_masks
-from girih.optimizer.tiles.streaming import streams
 
 from .programs import attention, f32
 
@@ -34,7 +33,7 @@ def walked(function: Any, inputs: list[np.ndarray], sizes: tuple[int, ...], step
     body = simplified(function, *inputs).body
     group = make_group(body.ops, body.arguments, body.results)
     own = arguments(body.argument_types)
-    return build_kernel(group, own, sizes, "k", streams(group.ops, group.roots)[0], step)
+    return build_kernel(group, own, sizes, "k", group.streams()[0], step)
 
 
 def selects(op: Op) -> int:
