@@ -20,7 +20,7 @@ from ..codegen import Target
 from . import blocking, inner, phases, runs
 from .blocking import Blocking
 from .depthwise import emit_depthwise
-from .dot import accumulator_of, merged_depth, right_side
+from .dot import accumulator_of, right_side
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
@@ -30,7 +30,7 @@ from .lines import WindowLines, chunks, uneven_chunks
 from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
-from .views import Segment, merge
+from .views import Segment, merge, merged_depth
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 

@@ -24,7 +24,7 @@ from .operands import OperandArray
 from .product import Product, emit_product
 from .right import ContiguousColumns, DirectRight, GatheredRight, RightSide, TransposedRight
 from .stream import emit_stream
-from .views import OperandView, Segment, align, merge, view_of
+from .views import OperandView, Segment, align, merge, merged_depth, view_of
 
 
 @dataclass(frozen=True)
@@ -221,19 +221,6 @@ def _free(op: Op, view: OperandView, side: str) -> tuple[tuple[Segment, ...], in
         raise Uneven(f"{origin_of(op)}: a padded operand of {op.name} has several free dims")
     segments = [segment for i in free for segment in view.dims[i].segments]
     return merge(segments), math.prod(view.dims[i].extent for i in free)
-
-
-def merged_depth(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Loops of (size, left, right): those that walk evenly are one, those of one step go."""
-    merged: list[tuple[int, int, int]] = []
-    for size, left, right in depth:
-        if size == 1:
-            continue
-        if merged and merged[-1][1:] == (size * left, size * right):
-            merged[-1] = (merged[-1][0] * size, left, right)
-        else:
-            merged.append((size, left, right))
-    return merged
 
 
 def _swapped(form: _DotLoops) -> _DotLoops:

@@ -283,9 +283,14 @@ class RightGroups:
     """Columns brought into groups from the rows of columns that any right side gives."""
 
     stored = False  # whether the columns are read in place
+    even = True  # whether groups of the depth lie one `pitch` apart
 
     def __init__(self, side: RightSide, steps: int, group: int, depth: int) -> None:
         self.side, self.steps, self.group, self.depth = side, steps, group, depth
+
+    def runs(self, columns: int) -> tuple[Segment, ...]:
+        """Loops over the groups of the depth, and bytes from one to the next."""
+        return (Segment(self.depth // 4, 4 * columns),)
 
     def pitch(self, group: ColumnGroup) -> int:
         """Bytes from one group of depth steps to the next."""
@@ -387,15 +392,24 @@ class _TransposedGroups(RightGroups):
 
 
 class _StoredGroups(RightGroups):
-    """A weight stored as [panels, depth / group, width, group], read in place."""
+    """A weight stored as [panels, depth / group, width, group], read in place: all of its depth,
+    or the steps that `loops` walk."""
 
     stored = True
 
     def __init__(
-        self, side: RightSide, steps: int, group: int, depth: int, panel_stride: int, width: int
-    ) -> None:
+        self, side: RightSide, steps: int, group: int, depth: int, panel_stride: int, width: int,
+        loops: Sequence[Segment],
+    ) -> None:  # fmt: skip
         super().__init__(side, steps, group, depth)
-        self._panel_stride, self._width = panel_stride, width
+        self._panel_stride, self._width, self._loops = panel_stride, width, loops
+        self.even = len(loops) == 1
+
+    def runs(self, columns: int) -> tuple[Segment, ...]:
+        if self.even:  # behind the last step as well
+            return super().runs(self._width)
+        size = 4 // self.group
+        return tuple(Segment(loop.size, loop.stride * size) for loop in self._loops)
 
     def pitch(self, group: ColumnGroup) -> int:
         return 4 * self._width
@@ -422,12 +436,14 @@ def _stored_groups(
     if not panels or panels[-1] != (width, group) or len(panels) > 2:
         return None
     *loops, inner = side._loops or (Segment(1, 0),)
-    if inner != (group, 1) or merge(loops) != (Segment(steps // group, group * width),):
+    merged = merge(loops)
+    if inner != (group, 1) or not merged or merged[-1].stride != group * width:
         return None
     stride = panels[0].stride if len(panels) == 2 else 0
-    if steps * 4 != group * depth and stride != group * depth // 4 * width:
+    padded = steps * 4 != group * depth
+    if padded and (len(merged) > 1 or stride != group * depth // 4 * width):
         return None  # panels end with the last step: reading on would leave the weight
-    return _StoredGroups(side, steps, group, depth, stride, width)
+    return _StoredGroups(side, steps, group, depth, stride, width, merged)
 
 
 def right_groups(side: RightSide, steps: int, group: int, depth: int, width: int) -> RightGroups:

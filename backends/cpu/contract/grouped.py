@@ -25,6 +25,7 @@ from . import pairs, tiles_amx
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .product import Product
+from .views import Dimension, Segment, align, merged_depth
 
 Value = llvm.Value
 
@@ -97,7 +98,18 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
         return None
     engine = replace(engine, unit=left.panel or engine.unit)
     right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
+    if right.stored and (engine.tiles and not right.even or not _loops(left, right, depth)):
+        right = RightGroups(product.right, steps, engine.group, depth)
     return _GroupedEmitter(module, name, product, engine, depth, left, right).emit()
+
+
+def _loops(left: LeftRows, right: RightGroups, depth: int) -> list[tuple[int, int, int]]:
+    """The depth in steps of four bytes: how many, and how many bytes apart on either side; empty
+    where the sides have no loops in common."""
+    *outer, inner = left.runs(depth)
+    sides = (*outer, Segment(inner.size // 4, 4)), right.runs(GROUP_COLUMNS)
+    whole, other = (Dimension(depth // 4, tuple(segments)) for segments in sides)
+    return merged_depth(align(whole, other) or [])
 
 
 class _GroupedEmitter:
@@ -114,6 +126,7 @@ class _GroupedEmitter:
         self.module, self.name, self.product, self.engine = module, name, product, engine
         self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
+        self._loops = _loops(left, right, depth)
         self.columns = ColumnGroups(ColumnGroup(_LANES, VECTORS), product.columns)
         self.groups = self.columns.count
         self.units, self.rest = divmod(product.rows, engine.unit)
@@ -203,7 +216,7 @@ class _GroupedEmitter:
         else:
             pairs.emit_vector_micro(
                 self.module, name, engine.elements, rows, group.vectors,
-                self.left.runs(self.depth), *pitches, self._fetched,
+                self._loops, self.left.pitch, tile_pitch, self._fetched,
             )  # fmt: skip
 
     @property
@@ -211,7 +224,8 @@ class _GroupedEmitter:
         """Lines of the next column group's weights that are brought near with each step of the
         depth: large weights come from memory, and two passes over a group's have time for it."""
         step = self.right.pitch(self.columns.full)
-        useful = self.right.stored and self.groups > 1 and self.depth // 4 * step >= _FETCHED_BYTES
+        whole = self.right.stored and self.right.even and self.groups > 1
+        useful = whole and self.depth // 4 * step >= _FETCHED_BYTES
         return 0 if self.engine.tiles or not useful else -(-step // pairs.LINE // _PASSES)
 
     def _ahead(self, f: llvm.Function, right: Value, number: Value) -> Value:

@@ -168,7 +168,6 @@ class WindowLines(LeftSide):
         with f.if_then(f.compare("slt", high, pixels)):
             f.fill(place(high), 0, f.mul(f.sub(pixels, high), size))
 
-
     def _vectors(
         self, f: llvm.Function, base: Value, line: Value, start: Value, offset: Value,
         exists: Value, count: llvm.Operand,

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from ... import llvm
 from ..codegen import Target
-from .views import Segment
 
 Value = llvm.Value
 
@@ -40,17 +39,17 @@ def emit_vector_micro(
     elements: tuple[str, str],
     rows: int,
     vectors: int,
-    runs: Sequence[Segment],
+    loops: Sequence[tuple[int, int, int]],
     left_pitch: int,
-    right_pitch: int,
     tile_pitch: int,
     fetched: int = 0,
 ) -> None:
     """Defines name(left, right, tile, ahead): sums over the depth. From `ahead` on, `fetched`
     lines of a cache are brought near with each step of the right side.
 
-    vectors: of 16 columns; runs: loops over the left side's depth in bytes, of which the innermost
-    is contiguous and a multiple of 4; pitches in bytes: of left rows, of right groups, of the tile.
+    vectors: of 16 columns. loops: over the depth in steps of four bytes, how many there are and how
+    many bytes apart they lie on the left and on the right side. pitches in bytes: of left rows, of
+    the tile.
     """
     parameters = [
         ("ptr noalias readonly", "left"),
@@ -69,13 +68,12 @@ def emit_vector_micro(
     ]
     zeros = [llvm.constant(sums, 0)] * (len(places) + extra)
 
-    def nest(number: int, start: Value, carried: Sequence[Value]) -> list[Value]:
-        """The loops from `number` on: where the right side and what is fetched go on, and sums."""
-        size, stride = runs[number]
-        inner = number + 1 == len(runs)
-        with f.for_range(0, size, 4 if inner else 1, [start, *carried]) as loop:
+    def nest(number: int, carried: Sequence[Value]) -> list[Value]:
+        """The loops from `number` on: where the sides and what is fetched go on, and the sums."""
+        count, left_step, right_step = loops[number]
+        with f.for_range(0, count, 1, carried) as loop:
             a, b, next_lines, *totals = loop.carried
-            if inner:
+            if number + 1 == len(loops):
                 columns = [
                     f.load(llvm.vector(LANES, "i32"), f.pointer(b, 64 * v, "i8"))
                     for v in range(vectors)
@@ -83,14 +81,14 @@ def emit_vector_micro(
                 for line in range(fetched):
                     f.prefetch(f.pointer(next_lines, LINE * line, "i8"), locality=2)
                 totals = _step(f, elements, rows, a, left_pitch, columns, totals)
-                moved = f.pointer(b, right_pitch, "i8"), f.pointer(next_lines, LINE * fetched, "i8")
-                loop.carry(f.pointer(a, 4, "i8"), *moved, *totals)
+                next_lines = f.pointer(next_lines, LINE * fetched, "i8")
             else:
-                following = nest(number + 1, a, [b, next_lines, *totals])
-                loop.carry(f.pointer(a, stride, "i8"), *following)
-        return list(loop.results[1:])
+                _, _, next_lines, *totals = nest(number + 1, loop.carried)
+            moved = f.pointer(a, left_step, "i8"), f.pointer(b, right_step, "i8")
+            loop.carry(*moved, next_lines, *totals)
+        return list(loop.results)
 
-    _, _, *totals = nest(0, left, [right, ahead, *zeros])
+    _, _, _, *totals = nest(0, [left, right, ahead, *zeros])
     for number, place in enumerate(places):
         value = totals[number]
         if extra:

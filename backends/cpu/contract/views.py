@@ -212,3 +212,16 @@ def align(left: Dimension, right: Dimension) -> list[tuple[int, int, int]] | Non
         if n != size:
             b.append(Segment(n // size, y * size))
     return loops
+
+
+def merged_depth(depth: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Loops of (size, left, right): those that walk evenly are one, those of one step go."""
+    merged: list[tuple[int, int, int]] = []
+    for size, left, right in depth:
+        if size == 1:
+            continue
+        if merged and merged[-1][1:] == (size * left, size * right):
+            merged[-1] = (merged[-1][0] * size, left, right)
+        else:
+            merged.append((size, left, right))
+    return merged
