@@ -26,7 +26,7 @@ from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
 from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
-from .lines import WindowLines, chunks, uneven_chunks
+from .lines import MOST_PACKED, MOST_PANELS, WindowLines, chunks, uneven_chunks
 from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
@@ -35,8 +35,7 @@ from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
 _ROW_BLOCK = 1 << 18  # bytes of a row block's left side
-_FEWEST_PANELS, _MOST_PANELS = 4, 16  # row panels of it
-_MOST_PACKED = 19 << 15  # bytes of those that are packed: what workers may hold each
+_FEWEST_PANELS = 4  # row panels of it
 _FEW_ROWS = 64  # of one line of results
 _GROUPS = 4  # column groups of a tile
 _ENOUGH_TILES = 16
@@ -110,9 +109,9 @@ def _cut(product: Product, share: float) -> Blocking:
     if found is not None:
         packed = found.chunk_bytes // unit
     fitting = _ROW_BLOCK // max(1, packed or size * shape.depth * shape.element_bytes)
-    wanted = min(panels, max(_FEWEST_PANELS, min(_MOST_PANELS, fitting)))
+    wanted = min(panels, max(_FEWEST_PANELS, min(MOST_PANELS, fitting)))
     units = -(-wanted // unit) if found is None or found.even else 1
-    while units > 1 and units * unit * packed > _MOST_PACKED:
+    while units > 1 and units * unit * packed > MOST_PACKED:
         units = -(-units // 2)
     groups = min(all_groups, _GROUPS)
     enough = math.ceil(_ENOUGH_TILES * share)

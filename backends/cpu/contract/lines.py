@@ -29,13 +29,13 @@ _FILLED = 0.8  # of the rows of the largest panel, at least: lower ones read wei
 _SAVED = 3 / 4  # of what unfolding copies, at most
 _MASKABLE = 256  # bits of a vector for which CPUs have masked loads
 _SHORT = 16  # vectors of a line
-_MOST_PANELS = 16  # of a chunk that lines are no multiple of
-_MOST_BYTES = 19 << 15  # of it, packed: what workers may hold each
+MOST_PANELS = 16  # row panels of a row block
+MOST_PACKED = 19 << 15  # bytes of those that are packed: what workers may hold each
 
 
 class WindowLines(LeftSide):
-    """Rows are output positions in chunks of `chunk`, in panels of `panel` rows. Where `walk` is one
-    line whose chunks are not even, as many rows are packed at once, at most."""
+    """Rows are output positions in chunks of `chunk`, in panels of `panel` rows. Where `walk` is
+    one line whose chunks are not even, as many rows are packed at once, at most."""
 
     packed = True
 
@@ -217,10 +217,10 @@ def uneven_chunks(
     line = walk[0][0]
     panels, size, larger = row_panels(line, most)
     panel = size + (larger > 0)
-    parts = -(-panels // _MOST_PANELS)
+    parts = -(-panels // MOST_PANELS)
     while True:
         chunk = panel * -(-panels // parts)
-        if chunk <= panel or _size(source, features, positions, chunk, planes) <= _MOST_BYTES:
+        if chunk <= panel or _size(source, features, positions, chunk, planes) <= MOST_PACKED:
             break
         parts += 1
     if line < _FILLED * most * panels or not _saves(source, features, positions, chunk, planes):

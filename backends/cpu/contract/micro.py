@@ -336,7 +336,7 @@ class _MicroKernelEmitter:
             return self.steps(loop, inner, f.constant("i64", loop.size), state)
         unroll = 1 if inner else self.micro.unroll
         whole = loop.size // unroll * unroll if unroll else 0
-        if inner == [] and 0 < whole == unroll:
+        if not inner and 0 < whole == unroll:
             state = self.turn(loop, inner, unroll, state)
         elif whole:
             with f.for_range(0, whole, unroll, state, at_least_once=True) as body:
