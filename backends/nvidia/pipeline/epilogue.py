@@ -14,7 +14,7 @@ from . import instructions as hopper
 from .configuration import StagedStore
 from .consumer import Consumer
 from .epilogue_loads import Arrivals
-from .registers import Registers
+from .registers import LazyTile
 from .windows import WindowAddresses
 from .work import COLUMN, is_row
 
@@ -51,12 +51,12 @@ class Epilogue:
 
     # Through shared memory.
 
-    def staged(self, staged: StagedStore, tile: Registers) -> None:
+    def staged(self, staged: StagedStore, tile: LazyTile) -> None:
         f, store = self.f, staged.store
         width = store.operands[0].element.bits // 8
         columns = store.operands[1].dims[staged.order[0]]
         chunk = staged.swizzle // width
-        offsets = [self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order]
+        offsets = [self.evaluator.number(store.operands[2 + dim]) for dim in staged.order]
         first_row = f.mul(self.consumer.group, self.plan.rows)
         for place, stride in enumerate(staged.strides):
             if stride:
@@ -81,7 +81,7 @@ class Epilogue:
                     hopper.copy_out(f, at, self.maps[store], [inner, *offsets[1:]])
                 hopper.copies_commit(f)
 
-    def _writer(self, staged: StagedStore, tile: Registers) -> Callable[[int, int], None]:
+    def _writer(self, staged: StagedStore, tile: LazyTile) -> Callable[[int, int], None]:
         """Writes a chunk of columns: by `stmatrix` where its layout allows that."""
         f, element = self.f, staged.store.operands[0].element
         size = element.bits // 8
@@ -101,7 +101,7 @@ class Epilogue:
                     target = hopper.shared(f, f.add(base, moved))
                     places = [(block * rows + i, columns + j) for i, j in held]
                     if matrices:
-                        words = [tile.word(i, j // 2, element) for i, j in places[::2]]
+                        words = [tile.word(i, j, element) for i, j in places[::2]]
                         hopper.store_matrices(f, target, words)
                     else:
                         raw = [elements.narrow(f, tile.at(i, j), element) for i, j in places]
@@ -111,35 +111,33 @@ class Epilogue:
 
     # Directly.
 
-    def direct(self, store: Op, tile: Registers) -> None:
+    def direct(self, store: Op, tile: LazyTile) -> None:
         """Each thread stores its own elements where they are inside of the memory."""
         f, memory, value = self.f, store.operands[0], store.operands[1]
-        roles = self.evaluator.roles(value)
+        roles = tile.layout.roles
         window = WindowAddresses(self.evaluator, memory, store.operands[2:], value.dims, roles)
         base = self.evaluator.pointers[memory.index]
         element = memory.element
         kind = elements.memory_type(f, element)
-        rows, columns = self.evaluator.counts(value, roles)
         everywhere = [any(map(is_row, roles)), COLUMN in roles]
         if all(everywhere):
-            self._elements(window, base, kind, element, tile, rows, columns)
+            self._elements(window, base, kind, element, tile)
             return
         # One thread of those that have the same element.
         own = f.land(self.consumer.thread, fragment.copies(*everywhere))
         if everywhere[1]:
             own = f.lor(own, self.consumer.group)
-        tile.all()  # lanes compute it together, before one of them stores
+        list(tile)  # lanes compute it together, before one of them stores
         with f.if_then(f.compare("eq", own, 0)):
-            self._elements(window, base, kind, element, tile, rows, columns)
+            self._elements(window, base, kind, element, tile)
 
     def _elements(
-        self, window: WindowAddresses, base: Value, kind: str, element: object, tile: Registers,
-        rows: int, columns: int,
-    ) -> None:  # fmt: skip
+        self, window: WindowAddresses, base: Value, kind: str, element: object, tile: LazyTile
+    ) -> None:
         f = self.f
-        with self.evaluator.scope():
-            for i in range(rows):
-                for j in range(0, columns, 2 if window.pairs else 1):
+        with self.evaluator.inside():
+            for i in range(tile.layout.rows):
+                for j in range(0, tile.layout.columns, 2 if window.pairs else 1):
                     index, inside = window.at(i, j)
                     raw = elements.narrow(f, tile.at(i, j), element)
                     align = max(1, llvm.bits_of(kind) // 8)

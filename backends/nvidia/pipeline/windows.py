@@ -11,7 +11,7 @@ from ... import llvm
 from .work import COLUMN, Roles, is_row
 
 if TYPE_CHECKING:
-    from .registers import Evaluator
+    from .registers import FragmentEvaluator
 
 Element = llvm.Value
 
@@ -21,7 +21,7 @@ class WindowAddresses:
 
     def __init__(
         self,
-        owner: Evaluator,
+        owner: FragmentEvaluator,
         memory: Value,
         offsets: Sequence[Value],
         sizes: Sequence[int],
@@ -30,7 +30,7 @@ class WindowAddresses:
         self.owner, self.memory, self.roles = owner, memory, roles
         known = owner.work.offsets
         places = [known.of(value) for value in offsets]
-        self.starts = [owner.scalar(value) for value in offsets]
+        self.starts = [owner.number(value) for value in offsets]
         self.sure = [
             known.inside(place, size, dim)
             for place, size, dim in zip(places, sizes, memory.dims, strict=True)
@@ -44,7 +44,7 @@ class WindowAddresses:
 
     def at(self, i: int, j: int) -> tuple[Element, Element | None]:
         """(the element's number in memory, whether it is there; None where it surely is)."""
-        f, owner = self.owner.function, self.owner
+        f, owner = self.owner.f, self.owner
         index: Element = llvm.constant("i64", 0)
         inside: Element | None = None
         stride = 1
@@ -71,5 +71,5 @@ class WindowAddresses:
         return index, inside
 
     def _scaled(self, at: Element, stride: int) -> Element:
-        f = self.owner.function
+        f = self.owner.f
         return f.mul(f.cast("sext", at, "i64"), stride)

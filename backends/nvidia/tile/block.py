@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.errors import UserError
 from ....hlo.graph import Op
 from ... import llvm
 from ...llvm import elements
@@ -183,10 +182,3 @@ class KernelBlock:
         for first in range(0, len(raw), width):
             at = f.pointer(pointer, first, kind)
             f.store(f.joined(raw[first : first + width]), at, align=width * size)
-
-
-def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:
-    """The number of the block along the axis of a tile_id."""
-    if op.axis >= len(ids):
-        raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {len(ids)} axes")
-    return ids[op.axis]

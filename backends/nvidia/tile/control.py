@@ -6,66 +6,65 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Op, Region, Value
 from ... import llvm
+from ...llvm import elements
+from ...plain.monoid import flat, unflat
 from . import ring
-from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .operands import staged
 
 
-def _tile_layouts(e: Emitter, values: Sequence[Value]) -> list[DistributedLayout | None]:
-    """Layouts of carried values; None for scalars."""
-    return [e.layout(value) if value.rank else None for value in values]
+class _Carried:
+    """The values that a loop or a branch gives, as LLVM values: each in the layout of the result
+    that it becomes."""
 
+    def __init__(self, e: Emitter, op: Op) -> None:
+        self.e = e
+        self.layouts = [e.layout(value) for value in op.results]
+        zeros = [
+            elements.register_constant(v.element, v.element.dtype.type(0), 1) for v in op.results
+        ]
+        self.like = [
+            zero for zero, layout in zip(zeros, self.layouts, strict=True) for _ in layout.alive
+        ]
 
-def _opened(
-    e: Emitter, values: Sequence[Value], tile_layouts: Sequence[DistributedLayout | None]
-) -> list[list[llvm.Value]]:
-    return [e.opened(value, layout) for value, layout in zip(values, tile_layouts, strict=True)]
+    def opened(self, values: Sequence[Value]) -> list[llvm.Value]:
+        tiles = map(self.e.tile, values, self.layouts)
+        return flat([one for tile in tiles for one in tile if one is not None])
 
-
-def _closed(
-    e: Emitter,
-    values: Sequence[Value],
-    tile_layouts: Sequence[DistributedLayout | None],
-    registers: Sequence[llvm.Value],
-    counts: Sequence[int],
-) -> None:
-    first = 0
-    for value, layout, count in zip(values, tile_layouts, counts, strict=True):
-        e.closed(value, layout, registers[first : first + count])
-        first += count
+    def closed(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
+        """States where values are that lie so."""
+        registers = iter(unflat(found, self.like))
+        for value, layout in zip(values, self.layouts, strict=True):
+            self.e.bind(value, self.e.registers(layout, lambda _: next(registers)), layout)
 
 
 def tile_for(e: Emitter, op: Op) -> None:
     f = e.f
     region = op.regions[0]
-    tile_layouts = _tile_layouts(e, op.results)
-    start = _opened(e, op.operands[2:], tile_layouts)
-    counts = [len(values) for values in start]
+    values = _Carried(e, op)
+    carried = values.opened(op.operands[2:])
     lower, upper = (e.integer(value) for value in op.operands[:2])
     _hoist(e, op)
     ahead = ring.ring(e, op)
-    carried = [one for some in start for one in some]
     if ahead is not None:
         e.rings.append(ahead)
         ring.begin(e, ahead, lower, upper)
         carried.append(llvm.constant("i32", 0))
     e.block.hazards.forget()
     with f.for_range(lower, upper, op.step, carried) as loop:
-        outer = e.enter()
-        e.scope.scalars[region.arguments[0]] = f.cast("trunc", loop.index, "i32")
-        slots: list[llvm.Value] = []
-        if ahead is not None:
-            slots.append(ring.turn(e, ahead, loop.index, upper, loop.carried[-1]))
-        _closed(e, region.arguments[1:], tile_layouts, loop.carried, counts)
-        e.region(region)
-        following = _opened(e, region.results, tile_layouts)
-        e.leave(outer)
-        loop.carry(*(one for some in following for one in some), *slots)
+        with e.inside():
+            e.bind(region.arguments[0], [f.cast("trunc", loop.index, "i32")])
+            slots: list[llvm.Value] = []
+            if ahead is not None:
+                slots.append(ring.turn(e, ahead, loop.index, upper, loop.carried[-1]))
+            values.closed(region.arguments[1:], loop.carried)
+            e.region(region)
+            following = values.opened(region.results)
+        loop.carry(*following, *slots)
     e.block.hazards.forget()
     if ahead is not None:
         ring.end(e, ahead)
-    _closed(e, op.results, tile_layouts, loop.results, counts)
+    values.closed(op.results, loop.results)
 
 
 def _hoist(e: Emitter, op: Op) -> None:
@@ -85,58 +84,47 @@ def while_loop(e: Emitter, op: Op) -> None:
     """Carried registers lie on the stack while code is emitted; LLVM takes them off again."""
     f = e.f
     condition, body = op.regions
-    tile_layouts = _tile_layouts(e, op.results)
-    start = _opened(e, op.operands, tile_layouts)
-    counts = [len(values) for values in start]
-    values = [one for some in start for one in some]
-    places = [f.alloca(one.type, align=8) for one in values]
+    values = _Carried(e, op)
+    start = values.opened(op.operands)
+    places = [f.alloca(one.type, align=8) for one in start]
 
     def keep(registers: Sequence[llvm.Value]) -> None:
         for register, place in zip(registers, places, strict=True):
             f.store(register, place, align=8)
 
     def taken() -> list[llvm.Value]:
-        return [f.load(one.type, place, align=8) for one, place in zip(values, places, strict=True)]
+        return [f.load(one.type, place, align=8) for one, place in zip(start, places, strict=True)]
 
-    keep(values)
+    keep(start)
     head, turn, done = f.label(), f.label(), f.label()
     f.jump(head)
     f.start_block(head)
     e.block.hazards.forget()
-    outer = e.enter()
-    _closed(e, condition.arguments, tile_layouts, taken(), counts)
-    e.region(condition)
-    holds = e.scalar(condition.results[0])
-    e.leave(outer)
-    assert isinstance(holds, llvm.Value)
+    with e.inside():
+        values.closed(condition.arguments, taken())
+        e.region(condition)
+        holds = e.number(condition.results[0])
     f.branch(holds, turn, done)
     f.start_block(turn)
-    outer = e.enter()
-    _closed(e, body.arguments, tile_layouts, taken(), counts)
-    e.region(body)
-    following = _opened(e, body.results, tile_layouts)
-    e.leave(outer)
-    keep([one for some in following for one in some])
+    with e.inside():
+        values.closed(body.arguments, taken())
+        e.region(body)
+        following = values.opened(body.results)
+    keep(following)
     f.jump(head)
     f.start_block(done)
     e.block.hazards.forget()
-    _closed(e, op.results, tile_layouts, taken(), counts)
+    values.closed(op.results, taken())
 
 
 def branches(e: Emitter, op: Op) -> None:
     """`if` (then, else) and `case` (by number; the last one for numbers out of range)."""
-    chosen = e.scalar(op.operands[0])
-    assert isinstance(chosen, llvm.Value)
-    tile_layouts = _tile_layouts(e, op.results)
-    counts: list[int] = []
+    chosen, values = e.number(op.operands[0]), _Carried(e, op)
 
     def side(region: Region) -> list[llvm.Value]:
-        outer = e.enter()
-        e.region(region)
-        results = _opened(e, region.results, tile_layouts)
-        e.leave(outer)
-        counts[:] = [len(values) for values in results]
-        return [one for some in results for one in some]
+        with e.inside():
+            e.region(region)
+            return values.opened(region.results)
 
     def decide(number: int) -> Sequence[llvm.Value]:
         if number == len(op.regions) - 1:
@@ -152,4 +140,4 @@ def branches(e: Emitter, op: Op) -> None:
         e.block.hazards.forget()
         return branch.results
 
-    _closed(e, op.results, tile_layouts, decide(0), counts)
+    values.closed(op.results, decide(0))

@@ -56,7 +56,7 @@ def convolution(e: Emitter, op: Op) -> None:
     tile: Tile = [None] * layout.count
     for number, one in zip(layout.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 class _ConvolutionSides:

@@ -37,7 +37,7 @@ def dot(e: Emitter, op: Op) -> None:
         tile = _patches(e, product, layout, start)
     else:
         tile = (matrix if plan.atom else patches).product(e, plan, start)
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 class _Side:

@@ -17,10 +17,11 @@ from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ...llvm.elementwise import supports
+from ...llvm.elementwise import given, supports
 from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
+from ..evaluator import along_grid
 from ..frame import Parameter, Unit
 from ..launch import SCRATCH, KernelCode, KernelMemory
 from ..plain import updates
@@ -29,8 +30,7 @@ from ..raster import places
 from ..target import NvidiaTarget
 from .analysis import Facts
 from .atomics import combined
-from .block import along_grid
-from .block_wide import BlockWideLowering, BlockWorker, given, simpler
+from .block_wide import BlockWideLowering, BlockWorker, simpler
 from .kernel import starts
 from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
 

@@ -36,7 +36,7 @@ def reduce(e: Emitter, op: Op) -> None:
         first = reduction.read(e.f, [e.scalar(initial)])
         tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
     tile = [one and reduction.finished(e.f, [one])[0] for one in tile]
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 def _registers(

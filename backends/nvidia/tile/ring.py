@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Value
 from ... import llvm
+from ...llvm import elementwise
 from ...llvm.elements import Register
 from ..atoms import thread_copy
 from .analysis import MovingLoop, OperandSource, WindowLoad
@@ -143,7 +144,7 @@ class _Scalars:
             op = value.op
             varies = op is not None and op in self.inner and op.operands
             self.known[value] = (
-                self.e.apply(op, [self.of(operand) for operand in op.operands])
+                elementwise.applied(self.e.f, op, [self.of(operand) for operand in op.operands])
                 if varies and op is not None
                 else self.e.scalar(value)
             )

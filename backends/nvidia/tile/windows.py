@@ -145,8 +145,8 @@ def load(e: Emitter, op: Op) -> None:
     """tile_load and tile_gather, in the layout of their first user."""
     if op in e.assignment.direct:
         return  # products copy it to shared memory
-    layout = e.layout(op.result) if op.result.rank else e.uniform
-    e.set(op.result, layout, loaded(e, op, layout))
+    layout = e.layout(op.result)
+    e.bind(op.result, loaded(e, op, layout), layout)
 
 
 def loaded(e: Emitter, op: Op, layout: DistributedLayout) -> Tile:
@@ -181,7 +181,7 @@ def loaded(e: Emitter, op: Op, layout: DistributedLayout) -> Tile:
 def store(e: Emitter, op: Op) -> None:
     """tile_store and tile_scatter."""
     value = op.operands[1]
-    layout = e.layout(value) if value.rank else e.uniform
+    layout = e.layout(value)
     if value.rank and op.name == "tile_store" and not (op.masked or op.combine):
         layout = stored(e, value, layout)
     tile = e.tile(value, layout)
