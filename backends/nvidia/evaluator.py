@@ -21,9 +21,6 @@ from .. import llvm
 from ..llvm import arithmetic, elements, elementwise
 from ..llvm.elements import Register
 
-_MOVES = ("broadcast_in_dim", "reshape", "transpose")
-_NUMBERS = ("tile_bound", "tile_id")
-
 
 class RegisterLayout(Protocol):
     """Which element each register of a thread holds."""
@@ -168,7 +165,7 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
                 layout,
                 lambda n: arithmetic.convert(self.f, self.position(layout, n, d), I32, element),
             )
-        if op.name in _MOVES:
+        if _renames(op):
             (operand,) = op.operands
             if operand.rank == 0:
                 return self.registers(layout, lambda _: self.scalar(operand))
@@ -198,6 +195,11 @@ def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:
     return ids[op.axis]
 
 
+def zero(value: Value) -> Register:
+    """The register of an element that is 0."""
+    return elements.register_constant(value.element, value.element.dtype.type(0), 1)
+
+
 def is_splat(op: Op) -> bool:
     """Whether it is a constant that is one number everywhere."""
     return op.name == "constant" and op.attributes["value"].is_splat
@@ -214,4 +216,10 @@ def is_elementwise(op: Op) -> bool:
 
 def computes(op: Op) -> bool:
     """Whether the evaluator makes the operation's result of registers."""
-    return op.name in (*_MOVES, *_NUMBERS, "iota") or is_splat(op) or is_elementwise(op)
+    number = op.name in ("iota", "tile_bound", "tile_id") or is_splat(op)
+    return number or _renames(op) or is_elementwise(op)
+
+
+def _renames(op: Op) -> bool:
+    """Whether the result is the operand's registers, where these lie as the layout says."""
+    return op.name in ("broadcast_in_dim", "reshape", "transpose")

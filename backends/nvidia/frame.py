@@ -347,3 +347,15 @@ def load_vector(f: llvm.Function, pointer: llvm.Value, kind: str, lanes: int) ->
     if size & (size - 1):
         raise CompilerBug(f"an access of {size} bytes")
     return f.load(llvm.vector(lanes, kind), pointer, align=size)
+
+
+def load_matrices(
+    f: llvm.Function, pointer: llvm.Value, count: int, transposed: bool = False
+) -> list[llvm.Value]:
+    """8 by 16-byte matrices whose rows the lanes point to: a register of each."""
+    middle = ".trans" if transposed else ""
+    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{middle}.b16.p3"
+    if count == 1:
+        return [f.call(name, "i32", pointer, declare=True)]
+    both = f.call(name, "{ " + ", ".join(["i32"] * count) + " }", pointer, declare=True)
+    return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(count)]

@@ -15,7 +15,7 @@ from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
-from ..frame import Unfit
+from ..frame import Unfit, load_matrices
 from ..layout_code import sum_of
 from ..layouts import SharedAccess
 from . import fragment
@@ -161,7 +161,7 @@ class Arrivals:
             vector = llvm.vector(len(access.registers), kind)
             if matrices is None:
                 return f.load(vector, at, align=plan.bytes)
-            words = hopper.load_matrices(f, at, matrices.count)
+            words = load_matrices(f, at, matrices.count)
             return f.bitcast(f.joined(words), vector)
 
         def fetch(i: int, j: int) -> llvm.Value:

@@ -14,17 +14,17 @@ from ....hlo.deciding import surely_below
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import APPROXIMATE, Op, Value
 from ....hlo.offsets import Offset
-from ....hlo.ops.bodies import monoid
 from ....hlo.positions import linear
 from ....hlo.types import BF16, F16, F32
 from ... import llvm
 from ...llvm import Function, elements
 from ...llvm.elements import Register
+from ...plain.monoid import Reduction
 from ..evaluator import TileEvaluator, ValueScope, is_splat
 from ..frame import shuffle
 from . import fragment
 from .fragment import FragmentLayout
-from .functions import FUNCTIONS, folded, multiple_of, plain, resolved
+from .functions import FUNCTIONS, multiple_of, plain, resolved
 from .instructions import pack
 from .windows import WindowAddresses
 from .work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
@@ -300,26 +300,30 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
 
     def _reduce(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """Along columns: the thread's own first, then those of the four lanes of a row."""
-        f = self.f
+        f, reduction = self.f, Reduction(op)
         inner, _ = layout.operand(op)
-        initial = self.number(op.operands[1])
-        element = op.result.element
-        name = monoid(op.regions[0])
         operand, factor = resolved(op.operands[0], self.known), 1.0
-        scaled = multiple_of(operand) if name in ("maximum", "minimum") else None
-        if scaled is not None and scaled[1] > 0 and element is F32:
+        assert reduction.single is not None
+        extreme = reduction.single.name in ("maximum", "minimum")
+        scaled = multiple_of(operand) if extreme else None
+        if scaled is not None and scaled[1] > 0 and op.result.element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest
         source = self.tile(operand, inner)
 
         def join(a: Element, b: Element) -> Element:
-            return folded(f, name, element, a, b)
+            return plain(reduction.combine(f, [a], [b], 1)[0])
+
+        def whole(total: Element) -> Element:
+            total = total if factor == 1.0 else f.mul(total, factor)
+            if not reduction.is_neutral(reduction.initial[0]):
+                total = join(total, self.number(reduction.initial[0]))
+            return plain(reduction.finished(f, [total])[0])
 
         along = COLUMN in inner.roles and COLUMN not in layout.roles
 
         def fetch(i: int, j: int) -> Element:
             if not along:
-                one = source.at(i, j)
-                return join(one if factor == 1.0 else f.mul(one, factor), initial)
+                return whole(source.at(i, j))
             chains: list[Element] = []
             for column in range(inner.columns):
                 one = source.at(i, column)
@@ -335,10 +339,7 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
             total = chains[0]
             for distance in (1, 2):
                 total = join(total, shuffle(f, "bfly", total, distance))
-            if factor != 1.0:
-                total = f.mul(total, factor)
-            total = join(total, initial)
-            return elements.rounded(f, total, element) if element.is_float else total
+            return whole(total)
 
         return self.fetched(layout, fetch)
 

@@ -19,7 +19,8 @@ from ...llvm import elementwise
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask, given
 from ...llvm.index import Affine, linear
-from ..evaluator import TileEvaluator, computes, is_elementwise, is_splat
+from ...plain.monoid import flat, unflat
+from ..evaluator import TileEvaluator, computes, is_elementwise, is_splat, zero
 from ..frame import Unit
 from ..launch import KernelMemory
 from ..raster import Raster, raster
@@ -40,12 +41,14 @@ TOGETHER = 8  # rows of tiles of a product that are walked together
 
 class Rules(NamedTuple):
     """What is emitted by code that asks the emitter for values in turn: operations of these names;
-    a window in a layout; a tile in another layout; a product's window in rows of shared memory."""
+    a window in a layout; a tile in another layout; a product's window in rows of shared memory;
+    what a loop does ahead of its turns."""
 
     operations: Mapping[str, Callable[[Emitter, Op], None]]
     loaded: Callable[[Emitter, Op, DistributedLayout], Tile]
     converted: Callable[[Emitter, Value, DistributedLayout, Tile, DistributedLayout], Tile]
     copy: Callable[[Emitter, OperandSource, PaddedTile], None]
+    ahead: Callable[[Emitter, Op], Ring | None]
 
 
 class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
@@ -77,7 +80,7 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             self.order,
         )
         super().__init__(self.block.f, blocked((), 1, assignment.threads), RegionScope())
-        self.ids = self.block.ids
+        self.ids, self.hazards = self.block.ids, self.block.hazards
         self.contended = self._contended()
 
     def _order(self) -> Raster:
@@ -146,6 +149,17 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             for piece in self.scope.shared.values():
                 self.block.arena.give(piece)
 
+    # Control flow.
+
+    def carried(self, op: Op) -> CarriedRegisters:
+        return CarriedRegisters(self, op)
+
+    def ahead(self, op: Op) -> Ring | None:
+        return self.rules.ahead(self, op)
+
+    def know(self, value: Value, number: llvm.Value) -> None:
+        self.bind(value, [number])
+
     # Values.
 
     def is_flexible(self, op: Op) -> bool:
@@ -191,7 +205,8 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             return self.computed(value, layout)
         if known is None or not renamed and self.scope.piece(value) is not None:
             return self.from_shared(value, layout)
-        return self.rules.converted(self, value, *known, layout)
+        source, tile = known
+        return self.rules.converted(self, value, source, tile, layout)
 
     def _reloads(self, value: Value) -> bool:
         """Whether a small window of an input is read again rather than exchanged."""
@@ -310,6 +325,32 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             return emitter.at(value, tuple(at.within(0, n - 1) for at, n in index), 1, mask)
 
         return self.registers(layout, element)
+
+
+class CarriedRegisters:
+    """The values that a loop or a branch gives, each in the layout of the result that it becomes.
+    `start` puts values there and gives their registers; `again` does so with values that are
+    computed from those that lie there; `bind` states that values lie there, in these registers."""
+
+    def __init__(self, e: Emitter, op: Op) -> None:
+        self.e = e
+        self.layouts = [e.layout(value) for value in op.results]
+        self.like = [
+            one
+            for one, layout in zip(map(zero, op.results), self.layouts, strict=True)
+            for _ in layout.alive
+        ]
+
+    def start(self, values: Sequence[Value]) -> list[llvm.Value]:
+        tiles = map(self.e.tile, values, self.layouts)
+        return flat([one for tile in tiles for one in tile if one is not None])
+
+    again = start
+
+    def bind(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
+        registers = iter(unflat(found, self.like))
+        for value, layout in zip(values, self.layouts, strict=True):
+            self.e.bind(value, self.e.registers(layout, lambda _: next(registers)), layout)
 
 
 def is_scalar(op: Op) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
+from ..frame import load_matrices
 from ..layouts import Addresses, LinearLayout, MatrixAccess, SharedAccess
 from .analysis import OperandSource
 from .distributed_layout import DistributedLayout, copies
@@ -187,18 +188,6 @@ class Words:
         """Bytes from one part of the sum to the next, where it is a multiple of a swizzle's period
         long."""
         return self.seen.inverse().apply(dim1=depth) * self.rows.size
-
-
-def load_matrices(
-    f: llvm.Function, pointer: llvm.Value, count: int, transposed: bool
-) -> list[llvm.Value]:
-    """8 by 16-byte matrices whose rows the lanes point to: a register of each."""
-    middle = ".trans" if transposed else ""
-    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{middle}.b16.p3"
-    if count == 1:
-        return [f.call(name, "i32", pointer, declare=True)]
-    both = f.call(name, "{ " + ", ".join(["i32"] * count) + " }", pointer, declare=True)
-    return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(count)]
 
 
 def held_words(
