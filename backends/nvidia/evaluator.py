@@ -16,14 +16,22 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.graph import Op, Value
+from ...hlo.offsets import Offsets
 from ...hlo.types import I32
 from .. import llvm
 from ..llvm import arithmetic, elements, elementwise
 from ..llvm.elements import Register
+from ..llvm.index import Affine
+from ..plain.monoid import flat, unflat
+from .layout_code import as_i64
 
 
 class RegisterLayout(Protocol):
     """Which element each register of a thread holds."""
+
+    def vector(self, most: int) -> int:
+        """Neighbours along the last dim in registers that follow each other, at most so many."""
+        ...
 
     def operand(self, op: Op) -> tuple[Self, Sequence[int]] | None:
         """The layout of the operand of an operation that moves dims, whose result lies so; and for
@@ -68,8 +76,8 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
     """The values of one tile function in the registers of a thread. `uniform` is the layout of a
     scalar, `ids` the numbers of the thread's tile along the axes of the grid."""
 
-    def __init__(self, f: llvm.Function, uniform: Layout, scope: Scope) -> None:
-        self.f, self.uniform, self.scope = f, uniform, scope
+    def __init__(self, f: llvm.Function, offsets: Offsets, uniform: Layout, scope: Scope) -> None:
+        self.f, self.offsets, self.uniform, self.scope = f, offsets, uniform, scope
         self.ids: Sequence[llvm.Value] = ()
 
     # What threads and their layouts are.
@@ -82,9 +90,30 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
     def registers(self, layout: Layout, element: Callable[[int], Register]) -> Tile:
         """A tile of element(number) for each register that holds one."""
 
+    def taken(self, layout: Layout, registers: Iterator[Register]) -> Tile:
+        """A tile of the next registers."""
+        return self.registers(layout, lambda _: next(registers))
+
     @abstractmethod
+    def index(self, layout: Layout, number: int) -> Sequence[Affine]:
+        """The index of a register's element."""
+
+    @abstractmethod
+    def held(self, layout: Layout, number: int) -> llvm.Value | None:
+        """Whether a register's element lies in the tile; None: always."""
+
+    @abstractmethod
+    def owner(self, layout: Layout) -> llvm.Value | None:
+        """Whether this thread is the first of those that hold the same; None where there are no
+        others."""
+
+    @abstractmethod
+    def base(self, memory: Value) -> llvm.Value:
+        """The address of a memory of the kernel."""
+
     def position(self, layout: Layout, number: int, d: int) -> llvm.Value:
         """The index along dim d of a register's element, i32."""
+        return self.f.cast("trunc", as_i64(self.f, self.index(layout, number)[d]), "i32")
 
     def moved(self, layout: Layout, tile: Tile, numbers: Sequence[int]) -> Tile:
         """The registers of these numbers."""
@@ -142,6 +171,16 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
         assert isinstance(register, llvm.Value)
         return register
 
+    def integer(self, value: Value) -> llvm.Value:
+        """An i32 scalar, as an i64."""
+        return self.f.cast("sext", self.number(value), "i64")
+
+    def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
+        """a and b, where None is true."""
+        if a is None or b is None:
+            return a if b is None else b
+        return self.f.land(a, b)
+
     def computed(self, value: Value, layout: Layout) -> Tile:
         """A value that nothing has made yet, of its operands in fitting layouts."""
         if value.op is None:
@@ -188,16 +227,33 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
         )
 
 
+class CarriedRegisters:
+    """Values that a loop or a branch gives, in the layouts of `like`. `start` puts values there and
+    gives their registers; `again` does so with values that are computed from those that lie there;
+    `bind` states that values lie there, in these registers."""
+
+    def __init__(self, e: TileEvaluator[Any, Any, Any], like: Sequence[Value]) -> None:
+        self.e, self.layouts = e, [e.layout(value) for value in like]
+        self.registers: list[Register] = []
+
+    def start(self, values: Sequence[Value]) -> list[llvm.Value]:
+        tiles = map(self.e.tile, values, self.layouts)
+        self.registers = [one for tile in tiles for one in tile if one is not None]
+        return flat(self.registers)
+
+    again = start
+
+    def bind(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
+        registers = iter(unflat(found, self.registers))
+        for value, layout in zip(values, self.layouts, strict=True):
+            self.e.bind(value, self.e.taken(layout, registers), layout)
+
+
 def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:
     """The number of the block along the axis of a tile_id."""
     if op.axis >= len(ids):
         raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {len(ids)} axes")
     return ids[op.axis]
-
-
-def zero(value: Value) -> Register:
-    """The register of an element that is 0."""
-    return elements.register_constant(value.element, value.element.dtype.type(0), 1)
 
 
 def is_splat(op: Op) -> bool:

@@ -15,7 +15,7 @@ address space back, since every one of them comes from a parameter or from `shar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -294,6 +294,13 @@ def barrier(f: llvm.Function, number: int = 0, threads: int = 0) -> None:
         f.call(f"{name}.count", "void", which, llvm.constant("i32", threads), declare=True)
     else:
         f.call(f"{name}.all", "void", which, declare=True)
+
+
+@contextmanager
+def where(f: llvm.Function, condition: llvm.Value | None) -> Iterator[None]:
+    """Code that runs where the condition holds; None always holds."""
+    with f.if_then(condition) if condition is not None else nullcontext():
+        yield
 
 
 def rolled(f: llvm.Function) -> str:

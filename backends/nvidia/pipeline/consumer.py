@@ -10,6 +10,7 @@ from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
 from ... import llvm
 from ...llvm import Function, Value, elements
+from ..evaluator import CarriedRegisters
 from ..frame import rolled
 from . import fragment
 from . import instructions as hopper
@@ -317,28 +318,17 @@ class Consumer(Role):
         moving = [ring for ring in self.plan.rings if ring.moves]
         self.wait_staying()
         lower, upper = self.bounds(loop)
-        arguments = body.arguments[1:]
-        start = [
-            element
-            for argument, value in zip(arguments, loop.operands[2:], strict=True)
-            for element in self.whole(argument, value)
-        ]
-        with f.for_range(
-            lower, upper, loop.step, [*self.flat(moving), *start], metadata=rolled(f)
-        ) as inner:
-            carried = list(self.resume(moving, inner.carried))
+        values = CarriedRegisters(evaluator, body.arguments[1:])
+        start = [*self.flat(moving), *values.start(loop.operands[2:])]
+        with f.for_range(lower, upper, loop.step, start, metadata=rolled(f)) as inner:
             with evaluator.inside():
+                values.bind(body.arguments[1:], self.resume(moving, inner.carried))
                 self.enter(loop, inner.index)
-                self.unpack(arguments, carried)
                 for product in products:
                     evaluator.bind(product.result, self.now(product))
-                found = [
-                    element
-                    for argument, value in zip(arguments, body.results, strict=True)
-                    for element in self.whole(argument, value)
-                ]
+                found = values.again(body.results)
             inner.carry(*self.flat(moving), *found)
-        self.unpack(loop.results, list(self.resume(moving, inner.results)))
+        values.bind(loop.results, self.resume(moving, inner.results))
 
     def rotate(self, loop: Op) -> None:
         """The second product of a round runs while the next round's values are computed.
@@ -459,13 +449,6 @@ class Consumer(Role):
     def whole(self, like: Tile, value: Tile) -> list[Value]:
         """All registers of a value, as many as `like` has."""
         return list(self.evaluator.tile(value, self.evaluator.layout(like)))
-
-    def unpack(self, values: Sequence[Tile], found: list[Value]) -> None:
-        """Binds values to registers that stand one behind the other."""
-        for value in values:
-            count = len(self.evaluator.layout(value).places)
-            self.evaluator.bind(value, self.evaluator.given(value, found[:count]))
-            found = found[count:]
 
 
 class _Rotation:

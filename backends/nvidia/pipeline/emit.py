@@ -155,7 +155,8 @@ class _PipelineKernel:
         row, column = (
             sum_of(f, along(fragment.TILE, dim), own, hopper.WARPGROUP) for dim in (0, 1)
         )
-        place = ThreadPosition(f.add(row, f.mul(group, plan.rows)), column, plan.rows)
+        first = f.add(row, f.mul(group, plan.rows))
+        place = ThreadPosition(first, column, plan.rows, group, own)
         evaluator = FragmentEvaluator(f, self.work, self.pointers, place)
         leader = f.compare("eq", own, 0)
         consumer = Consumer(f, plan, evaluator, group, leader, own)

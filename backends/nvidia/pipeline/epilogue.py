@@ -9,14 +9,13 @@ from ... import llvm
 from ...llvm import Value, elements
 from .. import layouts
 from ..layout_code import sum_of
+from ..windows import WindowAccess, write
 from . import fragment
 from . import instructions as hopper
 from .configuration import StagedStore
 from .consumer import Consumer
 from .epilogue_loads import Arrivals
 from .registers import LazyTile
-from .windows import WindowAddresses
-from .work import COLUMN, is_row
 
 
 class Epilogue:
@@ -38,7 +37,8 @@ class Epilogue:
             with self.f.within(store):
                 tile = self.evaluator.tile(store.operands[1])
                 if staged is None:
-                    self.direct(store, tile)
+                    value = store.operands[1]
+                    write(WindowAccess(self.evaluator, store, value, tile.layout), tile)
                 else:
                     self.staged(staged, tile)
         arrivals.release()
@@ -108,45 +108,3 @@ class Epilogue:
                         f.store(f.joined(raw), target, align=plan.bytes)
 
         return write
-
-    # Directly.
-
-    def direct(self, store: Op, tile: LazyTile) -> None:
-        """Each thread stores its own elements where they are inside of the memory."""
-        f, memory, value = self.f, store.operands[0], store.operands[1]
-        roles = tile.layout.roles
-        window = WindowAddresses(self.evaluator, memory, store.operands[2:], value.dims, roles)
-        base = self.evaluator.pointers[memory.index]
-        element = memory.element
-        kind = elements.memory_type(f, element)
-        everywhere = [any(map(is_row, roles)), COLUMN in roles]
-        if all(everywhere):
-            self._elements(window, base, kind, element, tile)
-            return
-        # One thread of those that have the same element.
-        own = f.land(self.consumer.thread, fragment.copies(*everywhere))
-        if everywhere[1]:
-            own = f.lor(own, self.consumer.group)
-        list(tile)  # lanes compute it together, before one of them stores
-        with f.if_then(f.compare("eq", own, 0)):
-            self._elements(window, base, kind, element, tile)
-
-    def _elements(
-        self, window: WindowAddresses, base: Value, kind: str, element: object, tile: LazyTile
-    ) -> None:
-        f = self.f
-        with self.evaluator.inside():
-            for i in range(tile.layout.rows):
-                for j in range(0, tile.layout.columns, 2 if window.pairs else 1):
-                    index, inside = window.at(i, j)
-                    raw = elements.narrow(f, tile.at(i, j), element)
-                    align = max(1, llvm.bits_of(kind) // 8)
-                    if window.pairs:
-                        other = elements.narrow(f, tile.at(i, j + 1), element)
-                        raw, align = f.joined([raw, other]), 2 * align
-                    address = f.pointer(base, index, kind)
-                    if inside is None:
-                        f.store(raw, address, align=align)
-                    else:
-                        with f.if_then(inside):
-                            f.store(raw, address, align=align)

@@ -121,6 +121,15 @@ class FragmentLayout:
             return order(self.rows, self.columns)
         return tuple((i, j) for i in range(self.rows) for j in range(self.columns))
 
+    def vector(self, most: int) -> int:
+        """See `evaluator.RegisterLayout`."""
+        return len(COLUMNS) if most >= len(COLUMNS) and self.roles[-1:] == (COLUMN,) else 1
+
+    @cached_property
+    def copies(self) -> int:
+        """Bits of a thread's number in its warp group that reach copies."""
+        return copies(any(map(is_row, self.roles)), COLUMN in self.roles)
+
     @cached_property
     def _numbers(self) -> dict[tuple[int, int], int]:
         return {place: number for number, place in enumerate(self.places)}

@@ -6,6 +6,7 @@ scope.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +20,15 @@ from ....hlo.types import BF16, F16, F32
 from ... import llvm
 from ...llvm import Function, elements
 from ...llvm.elements import Register
+from ...llvm.index import ZERO, Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction
 from ..evaluator import TileEvaluator, ValueScope, is_splat
 from ..frame import shuffle
+from ..windows import WindowAccess, loaded
 from . import fragment
 from .fragment import FragmentLayout
 from .functions import FUNCTIONS, multiple_of, plain, resolved
 from .instructions import pack
-from .windows import WindowAddresses
 from .work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
 
 Element = llvm.Value
@@ -39,12 +41,14 @@ _CHAINS = 4  # independent sums of a thread
 
 @dataclass(frozen=True)
 class ThreadPosition:
-    """Where a thread stands in its tile: i32 of its first row and its first column, and how many
-    rows its warp group has."""
+    """Where a thread stands in its tile: i32 of its first row and its first column, how many rows
+    its warp group has, the group's number, and the thread's in its group."""
 
     row: Element
     column: Element
     rows: int
+    group: Element
+    thread: Element
 
 
 class LazyTile(Sequence[Element]):
@@ -108,7 +112,7 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
         place: ThreadPosition | None,
     ) -> None:
         self.rows = place.rows if place is not None else 0
-        super().__init__(f, FragmentLayout((), (), self.rows), FragmentScope())
+        super().__init__(f, work.offsets, FragmentLayout((), (), self.rows), FragmentScope())
         self.work, self.pointers, self.place = work, pointers, place
         self.product: Callable[[Op], LazyTile] | None = None
         self.arrived: dict[Op, Fetch] = {}  # windows that the copy engine has brought
@@ -139,9 +143,49 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
             return self.registers(layout, element)
         return self.registers(layout, element, lambda number: word(numbers[number]))
 
+    def taken(self, layout: FragmentLayout, registers: Iterator[Register]) -> LazyTile:
+        found = list(itertools.islice(registers, len(layout.places)))
+        return self.registers(layout, lambda number: found[number])
+
     def given(self, value: Value, found: Sequence[Element]) -> LazyTile:
         """The tile of these registers."""
-        return self.registers(self.layout(value), lambda number: found[number])
+        return self.taken(self.layout(value), iter(found))
+
+    def index(self, layout: FragmentLayout, number: int) -> list[Affine]:
+        i, j = layout.places[number]
+        return [self._affine(role, i, j) for role in layout.roles]
+
+    def _affine(self, role: str, i: int, j: int) -> Affine:
+        place = self.place
+        if role == COLUMN and place is not None:
+            start, size, own = place.column, fragment.TILE.shape[1], fragment.column(j)
+        elif role == ROW and place is not None:
+            start, size, own = place.row, self.work.rows, fragment.row(i)
+        else:
+            inner = self.along(role, i, j)
+            if inner is None:
+                return ZERO
+            start, size, own = inner, part_of(role, 0).size, 0
+
+        def axis() -> Affine:
+            return of_axis(LoopAxis(self.f.cast("zext", start, "i64"), size))
+
+        return self.once(("axis", start.name), axis) + own
+
+    def held(self, layout: FragmentLayout, number: int) -> None:
+        """Tiles are as large as what the threads have."""
+
+    def owner(self, layout: FragmentLayout) -> Element | None:
+        f, place = self.f, self.place
+        if place is None or not layout.copies:
+            return None
+        own = f.land(place.thread, layout.copies)
+        if not any(map(is_row, layout.roles)):
+            own = f.lor(own, place.group)
+        return f.compare("eq", own, 0)
+
+    def base(self, memory: Value) -> Element:
+        return self.pointers[memory.index]
 
     def position(self, layout: FragmentLayout, number: int, d: int) -> Element:
         place = self.along(layout.roles[d], *layout.places[number])
@@ -344,39 +388,10 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
         return self.fetched(layout, fetch)
 
     def _load(self, op: Op, layout: FragmentLayout) -> LazyTile:
-        """A window that was brought, or straight from global memory, element for element or in
-        pairs of columns."""
+        """A window that was brought, or straight from global memory."""
         if op in self.arrived:
             return self.fetched(layout, self.arrived[op])
-        f, memory = self.f, op.operands[0]
-        element = memory.element
-        kind = elements.memory_type(f, element)
-        window = WindowAddresses(self, memory, op.offsets, op.sizes, layout.roles)
-        base = self.pointers[memory.index]
-        fill = plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
-
-        def pair(i: int, first: int) -> Element:
-            index, inside = window.at(i, first)
-            if inside is not None:
-                index = f.select(inside, index, 0)
-            address = f.pointer(base, index, kind)
-            both = f.load(llvm.vector(2, kind), address, align=2 * llvm.bits_of(kind) // 8)
-            return both
-
-        def fetch(i: int, j: int) -> Element:
-            index, inside = window.at(i, j)
-            if window.pairs:
-                key = window, "pair", i, j // 2
-                both = self.once(key, lambda: pair(i, j - j % 2))
-                raw = f.extract(both, j % 2)
-            else:
-                if inside is not None:
-                    index = f.select(inside, index, 0)
-                raw = f.load(kind, f.pointer(base, index, kind))
-            found = plain(elements.widen(f, raw, element))
-            return found if inside is None else f.select(inside, found, fill)
-
-        return self.fetched(layout, fetch)
+        return loaded(self, WindowAccess(self, op, op.result, layout))
 
 
 _RULES: dict[str, Callable[[FragmentEvaluator, Op, FragmentLayout], LazyTile]] = {

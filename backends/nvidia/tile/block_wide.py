@@ -25,6 +25,7 @@ from ..loops.groups import across_lanes, restored, selected, stored
 from ..plain.region import RegionLowering
 from ..plain.work import OperationCode, Place, Worker
 from ..target import WARP
+from ..windows import load
 from .shared import Hazards, MemoryPiece
 
 if TYPE_CHECKING:
@@ -414,7 +415,7 @@ def emit_block_wide(e: Emitter, op: Op) -> None:
             e.scope.shared[value] = piece
             continue
         block.hazards.read(piece)
-        e.bind(value, [*block.load(e.pointer(piece), value.element, 1, False)])
+        e.bind(value, [*load(e.f, e.pointer(piece), value.element, 1, False)])
         block.arena.give(piece)
 
 

@@ -19,12 +19,19 @@ from ...llvm import elementwise
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask, given
 from ...llvm.index import Affine, linear
-from ...plain.monoid import flat, unflat
-from ..evaluator import TileEvaluator, computes, is_elementwise, is_splat, zero
-from ..frame import Unit
+from ..evaluator import (
+    CarriedRegisters,
+    TileEvaluator,
+    computes,
+    is_elementwise,
+    is_splat,
+)
+from ..frame import Unit, where
 from ..launch import KernelMemory
+from ..layout_code import as_i64
 from ..raster import Raster, raster
 from ..target import NvidiaTarget
+from ..windows import load, store
 from .analysis import Facts, OperandSource
 from .assign import Assignment, moves_dims
 from .block import KernelBlock
@@ -79,7 +86,8 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             unit,
             self.order,
         )
-        super().__init__(self.block.f, blocked((), 1, assignment.threads), RegionScope())
+        uniform = blocked((), 1, assignment.threads)
+        super().__init__(self.block.f, self.facts.offsets, uniform, RegionScope())
         self.ids, self.hazards = self.block.ids, self.block.hazards
         self.contended = self._contended()
 
@@ -152,7 +160,7 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
     # Control flow.
 
     def carried(self, op: Op) -> CarriedRegisters:
-        return CarriedRegisters(self, op)
+        return CarriedRegisters(self, op.results)
 
     def ahead(self, op: Op) -> Ring | None:
         return self.rules.ahead(self, op)
@@ -180,15 +188,17 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
             None if place is None else element(number) for number, place in enumerate(layout.places)
         ]
 
-    def position(self, layout: DistributedLayout, number: int, d: int) -> llvm.Value:
-        place = layout.places[number]
-        assert place is not None
-        index = self.block.part(layout, d) + place[d]
-        return self.f.cast("trunc", self.block.scalar(index), "i32")
+    def index(self, layout: DistributedLayout, number: int) -> list[Affine]:
+        return self.block.index(layout, _place(layout, number))
 
-    def integer(self, value: Value) -> llvm.Value:
-        """An i32 scalar, as an i64."""
-        return self.f.cast("sext", self.number(value), "i64")
+    def held(self, layout: DistributedLayout, number: int) -> llvm.Value | None:
+        return self.block.inside(layout, _place(layout, number))
+
+    def owner(self, layout: DistributedLayout) -> llvm.Value | None:
+        return self.block.owner(layout.copies)
+
+    def base(self, memory: Value) -> llvm.Value:
+        return self.block.memory[memory]
 
     def made(self, value: Value, layout: DistributedLayout) -> Tile:
         if value.rank == 0 and layout != self.uniform:
@@ -236,64 +246,49 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
         tile = self.tile(value, layout)
         piece = self.block.arena.take(value.tensor.bytes)
         self.scope.shared[value] = piece
-        self.block.hazards.write(piece)
-        base = self.pointer(piece)
-        size = value.element.itemsize
-        width = layout.vector(max(1, CHUNK // size))
-        while width > 1 and value.dims[-1] % width:
-            width //= 2
-        owner = self.block.owner(layout.copies)
+        self.hazards.write(piece)
+        base, owner = self.pointer(piece), self.owner(layout)
+        width = self._width(value, layout)
         for number in range(0, layout.count, width):
-            place = layout.places[number]
-            if place is None:
+            if layout.places[number] is None:
                 continue
-            index = self.block.index(layout, place)
-            held = self.block.both(owner, self.block.inside(layout, place))
-            at = self.address(base, linear(index, value.dims), value)
+            held = self.both(owner, self.held(layout, number))
+            at = self.address(base, linear(self.index(layout, number), value.dims), value)
             registers = [one for one in tile[number : number + width] if one is not None]
-            self.guarded(
-                held, lambda at=at, r=registers: self.block.store(at, r, value.element, True)
-            )
+            with where(self.f, held):
+                store(self.f, at, registers, value.element, True)
         return piece
 
     def from_shared(self, value: Value, layout: DistributedLayout) -> Tile:
         """The registers of a value, read from its copy in shared memory."""
         (base,) = self.shared(value)
+        width = self._width(value, layout)
+        tile: Tile = [None] * layout.count
+        for number in range(0, layout.count, width):
+            if layout.places[number] is None:
+                continue
+            at = as_i64(self.f, linear(self.index(layout, number), value.dims))
+            held = self.held(layout, number)
+            if held is not None:
+                at = self.f.select(held, at, 0)
+            pointer = self.f.pointer(base, self.f.mul(at, value.element.itemsize), "i8")
+            tile[number : number + width] = load(self.f, pointer, value.element, width, True)
+        return tile
+
+    def _width(self, value: Value, layout: DistributedLayout) -> int:
+        """Neighbours of a row-major copy that one access moves."""
         width = layout.vector(max(1, CHUNK // value.element.itemsize))
         while width > 1 and value.dims[-1] % width:
             width //= 2
-        tile: Tile = [None] * layout.count
-        for number in range(0, layout.count, width):
-            place = layout.places[number]
-            if place is None:
-                continue
-            index = linear(self.block.index(layout, place), value.dims)
-            at = self.block.scalar(index)
-            held = self.block.inside(layout, place)
-            if held is not None:
-                at = self.f.select(held, at, 0)
-            pointer = self.f.pointer(base, self._scaled(at, value), "i8")
-            tile[number : number + width] = self.block.load(pointer, value.element, width, True)
-        return tile
+        return width
 
     def address(self, base: llvm.Value, place: Affine, value: Value) -> llvm.Value:
         """The address of an element: the thread's part first, so that the rest is a constant."""
         f = self.f
         size = value.element.itemsize
-        own = self.block.scalar(Affine(place.terms, 0))
+        own = as_i64(f, Affine(place.terms, 0))
         at = f.pointer(base, f.mul(own, size), "i8") if place.terms else base
         return f.pointer(at, place.constant * size, "i8")
-
-    def _scaled(self, at: llvm.Value, value: Value) -> llvm.Value:
-        return self.f.mul(at, value.element.itemsize)
-
-    def guarded(self, condition: llvm.Value | None, code: Callable[[], None]) -> None:
-        """Runs code where the condition holds; None always holds."""
-        if condition is None:
-            code()
-            return
-        with self.f.if_then(condition):
-            code()
 
     # Operations that move elements, or compute them one at a time from memory.
 
@@ -317,40 +312,18 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
                     emitter.bind(operand, pointers[operand])
                 else:
                     emitter.overrides[operand] = given(self.scalar(operand))
-            place = layout.places[number]
-            assert place is not None
-            held = self.block.inside(layout, place)
-            index = zip(self.block.index(layout, place), value.dims, strict=True)
+            held = self.held(layout, number)
+            index = zip(self.index(layout, number), value.dims, strict=True)
             mask = Mask(held, 0) if held is not None else None
             return emitter.at(value, tuple(at.within(0, n - 1) for at, n in index), 1, mask)
 
         return self.registers(layout, element)
 
 
-class CarriedRegisters:
-    """The values that a loop or a branch gives, each in the layout of the result that it becomes.
-    `start` puts values there and gives their registers; `again` does so with values that are
-    computed from those that lie there; `bind` states that values lie there, in these registers."""
-
-    def __init__(self, e: Emitter, op: Op) -> None:
-        self.e = e
-        self.layouts = [e.layout(value) for value in op.results]
-        self.like = [
-            one
-            for one, layout in zip(map(zero, op.results), self.layouts, strict=True)
-            for _ in layout.alive
-        ]
-
-    def start(self, values: Sequence[Value]) -> list[llvm.Value]:
-        tiles = map(self.e.tile, values, self.layouts)
-        return flat([one for tile in tiles for one in tile if one is not None])
-
-    again = start
-
-    def bind(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
-        registers = iter(unflat(found, self.like))
-        for value, layout in zip(values, self.layouts, strict=True):
-            self.e.bind(value, self.e.registers(layout, lambda _: next(registers)), layout)
+def _place(layout: DistributedLayout, number: int) -> Sequence[int]:
+    place = layout.places[number]
+    assert place is not None
+    return place
 
 
 def is_scalar(op: Op) -> bool:

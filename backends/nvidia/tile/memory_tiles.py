@@ -21,13 +21,15 @@ from ...llvm.elementwise import given, supports
 from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
-from ..evaluator import along_grid, zero
-from ..frame import Parameter, Unit
+from ..evaluator import along_grid
+from ..frame import Parameter, Unit, where
 from ..launch import SCRATCH, KernelCode, KernelMemory
+from ..layout_code import as_i64
 from ..plain import updates
 from ..plain.work import Place
 from ..raster import places
 from ..target import NvidiaTarget
+from ..windows import load, store
 from .analysis import Facts
 from .atomics import combined
 from .block_wide import BlockWideLowering, BlockWorker, simpler
@@ -212,7 +214,7 @@ class Resident:
 
             def read(index: Sequence[Affine], width: int) -> Register:
                 assert width == 1
-                return self.element(op, offsets, [self.at(one) for one in index], True)
+                return self.element(op, offsets, [as_i64(self.f, one) for one in index], True)
 
             self.lowering.known[tile] = read
             if tile.rank == 0:
@@ -225,7 +227,7 @@ class Resident:
         step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
-            places = [self.at(one) for one in index]
+            places = [as_i64(self.f, one) for one in index]
             if rows:
                 row = emitter.value(rows[0], [index[op.axis]])
                 assert isinstance(row, llvm.Value)
@@ -236,14 +238,6 @@ class Resident:
         self.lowering.places[tile] = place
         if tile.rank == 0:
             self.know(tile, self.scalar(tile))
-
-    def at(self, index: Affine) -> llvm.Value:
-        """An index as an i64."""
-        f = self.f
-        total: llvm.Value = llvm.constant("i64", index.constant)
-        for axis, factor in index.terms:
-            total = f.add(total, f.mul(axis.value, factor))
-        return total
 
     def held(
         self, op: Op, offsets: Sequence[llvm.Value], places: Sequence[llvm.Value]
@@ -283,14 +277,8 @@ class Resident:
             position = f.select(inside, position, 0)
         if anywhere:
             position = f.min(position, memory.tensor.size - 1, signed=False)
-        pointer = self.memory[memory]
-        kind = elements.memory_type(f, element)
-        parts = 2 if element.is_complex else 1
-        found = []
-        for part in range(parts):
-            at = f.add(f.mul(position, parts), part)
-            found.append(elements.widen(f, f.load(kind, f.pointer(pointer, at, kind)), element))
-        register = elements.Pair(*found) if parts == 2 else found[0]
+        pointer = f.pointer(self.memory[memory], f.mul(position, element.itemsize), "i8")
+        (register,) = load(f, pointer, element, 1, False)
         return register if inside is None else arithmetic.select(f, inside, register, fill)
 
     def store(self, op: Op) -> None:
@@ -309,7 +297,7 @@ class Resident:
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
             register = emitter.value(tile, index)
-            places = [self.at(one) for one in index]
+            places = [as_i64(self.f, one) for one in index]
             wanted: llvm.Value | None = None
             if op.name == "tile_scatter":
                 row = emitter.value(others[0], [index[op.axis]])
@@ -322,29 +310,18 @@ class Resident:
             inside, position = self.held(op, offsets, places)
             if inside is not None:
                 wanted = inside if wanted is None else f.land(wanted, inside)
-            with self.where(wanted):
+            with where(f, wanted):
                 self.write(op, register, position)
         self.worker.end(step, 0)
 
     def write(self, op: Op, register: Register, position: llvm.Value) -> None:
         f, element = self.f, op.operands[0].element
-        kind = elements.memory_type(f, element)
-        parts = register if isinstance(register, elements.Pair) else (register,)
-        first = f.pointer(self.memory[op.operands[0]], f.mul(position, len(parts)), kind)
+        memory = self.memory[op.operands[0]]
+        pointer = f.pointer(memory, f.mul(position, element.itemsize), "i8")
         if op.combine:
-            combined(f, first, register, element, op.combine)
-            return
-        for number, part in enumerate(parts):
-            raw = elements.narrow(f, part, element)
-            f.store(raw, f.pointer(first, number, kind))
-
-    @contextmanager
-    def where(self, condition: llvm.Value | None) -> Iterator[None]:
-        if condition is None:
-            yield
+            combined(f, pointer, register, element, op.combine)
         else:
-            with self.f.if_then(condition):
-                yield
+            store(f, pointer, [register], element, False)
 
     # Control flow: carried tiles lie in memory of their own, carried scalars are registers.
 
@@ -366,12 +343,12 @@ class Resident:
 
 class _Buffers:
     """The values that a loop or a branch gives: tiles in memory of their own, scalars in registers.
-    See `emitter.CarriedRegisters`."""
+    See `evaluator.CarriedRegisters`."""
 
     def __init__(self, code: Resident, op: Op) -> None:
         self.code, self.lowering, self.worker = code, code.lowering, code.worker
         self.buffers = [self.worker.reserve(v.tensor.bytes) if v.rank else None for v in op.results]
-        self.like = [zero(value) for value in op.results if not value.rank]
+        self.registers: list[Register] = []
 
     def start(self, values: Sequence[Value]) -> list[llvm.Value]:
         found = self._scalars(values)
@@ -399,7 +376,7 @@ class _Buffers:
         return found
 
     def bind(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
-        left = iter(unflat(found, self.like))
+        left = iter(unflat(found, self.registers))
         for value, buffer in zip(values, self.buffers, strict=True):
             if buffer is None:
                 self.code.know(value, next(left))
@@ -407,4 +384,5 @@ class _Buffers:
                 self.lowering.places[value] = buffer
 
     def _scalars(self, values: Sequence[Value]) -> list[llvm.Value]:
-        return flat([self.code.scalar(value) for value in values if not value.rank])
+        self.registers = [self.code.scalar(value) for value in values if not value.rank]
+        return flat(self.registers)

@@ -61,8 +61,8 @@ class Ring:
         with f.if_then(f.compare("slt", at, upper)):
             self._fill(at, before)
         commit(f)
-        for source, rows in zip(self.sources, self._stage(number), strict=True):
-            self.e.scope.rings[source.origin] = rows
+        for source, rows in zip(self.sources, self.rows, strict=True):
+            self.e.scope.rings[source.origin] = self._stage(rows, number)
         following = f.add(number, 1)
         return f.select(f.compare("eq", following, self.stages), 0, following)
 
@@ -72,16 +72,14 @@ class Ring:
         for source in self.sources:
             self.e.block.arena.give(self.e.scope.staged.pop((source.origin, "ring")).piece)
 
-    def _stage(self, number: llvm.Value) -> list[PaddedTile]:
-        f = self.e.f
-        return [replace(rows, stage=f.mul(number, rows.bytes)) for rows in self.rows]
+    def _stage(self, rows: PaddedTile, number: llvm.Value) -> PaddedTile:
+        return replace(rows, stage=self.e.f.mul(number, rows.bytes))
 
     def _fill(self, at: llvm.Value, number: llvm.Value) -> None:
         scalars = _Scalars(self.e, self.loop, at)
-        for window, source, rows in zip(
-            self.windows, self.sources, self._stage(number), strict=True
-        ):
-            copy(self.e, source, rows, _offsets(self.e, window, scalars))
+        for window, source, rows in zip(self.windows, self.sources, self.rows, strict=True):
+            offsets = _offsets(self.e, window, scalars)
+            copy(self.e, source, self._stage(rows, number), offsets)
 
 
 def ahead(e: Emitter, op: Op) -> Ring | None:
