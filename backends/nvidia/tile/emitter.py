@@ -304,13 +304,16 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
     def by_index(self, op: Op, value: Value, layout: DistributedLayout) -> Tile:
         tiles = [operand for operand in op.operands if operand.rank]
         pointers = dict(zip(tiles, self.shared(*tiles), strict=True))
+        if op.name == "constant":  # many numbers, read from where the module holds them
+            content = op.attributes["value"].array.tobytes()
+            pointers[value] = self.block.unit.module.data(content)
 
         def element(number: int) -> Register:
             emitter = ElementEmitter(self.f, None)
+            for one, pointer in pointers.items():
+                emitter.bind(one, pointer)
             for operand in op.operands:
-                if operand.rank:
-                    emitter.bind(operand, pointers[operand])
-                else:
+                if not operand.rank:
                     emitter.overrides[operand] = given(self.scalar(operand))
             held = self.held(layout, number)
             index = zip(self.index(layout, number), value.dims, strict=True)
