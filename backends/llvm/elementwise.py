@@ -64,14 +64,15 @@ class ElementEmitter:
     """Code for elements of one region's values, in one function.
 
     `pointers` are the base addresses of the region's arguments (None where an override stands
-    for it). `overrides` give a value otherwise: called with (index, width). `lanewise`: values of
+    for it; without a region all that is read is bound). `overrides` give a value otherwise: called
+    with (index, width). `lanewise`: values of
     rank 0 may differ between lanes (bodies of reductions).
     """
 
     def __init__(
         self,
         function: llvm.Function,
-        region: Region,
+        region: Region | None,
         pointers: Sequence[llvm.Value | None] = (),
         overrides: Mapping[Value, Override] | None = None,
         *,
@@ -84,7 +85,8 @@ class ElementEmitter:
         self.overrides: dict[Value, Override] = dict(overrides or {})
         self.lanewise = lanewise
         self.base = 0  # loop depth that nothing may be moved out of, see `rows`
-        self._pointers = dict(zip(region.arguments, pointers, strict=False))
+        arguments = region.arguments if region is not None else ()
+        self._pointers = dict(zip(arguments, pointers, strict=False))
         self._axes: dict[tuple[str, int], Affine] = {}
 
     def bind(self, value: Value, pointer: llvm.Value) -> None:
@@ -315,9 +317,6 @@ class ElementEmitter:
         if region is None or op.definition.pattern != "elementwise":
             raise arithmetic.unsupported(op)
 
-        def given(register: Register) -> Override:
-            return lambda inner, lanes: register
-
         overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
         # A place of its own: what is computed here belongs to these operands.
         emitter = ElementEmitter(self.function, region, (), overrides, lanewise=True)
@@ -438,14 +437,24 @@ def splat(f: llvm.Function, register: Register, width: int) -> Register:
     return f.splat(register, width)
 
 
+def given(register: Register) -> Override:
+    """The register for a value, wherever it is asked for."""
+    return lambda index, width: register
+
+
+def applied(f: llvm.Function, op: Op, operands: Sequence[Register]) -> Register:
+    """An elementwise operation on an element of each operand."""
+    if arithmetic.supports(op):
+        return arithmetic.apply(f, op, operands)
+    overrides = {v: given(r) for v, r in zip(op.operands, operands, strict=True)}
+    emitter = ElementEmitter(f, None, (), overrides, lanewise=True)
+    return emitter.at(op.result, (ZERO,) * op.result.rank, 1, None)
+
+
 def scalar_region(
     f: llvm.Function, region: Region, operands: Sequence[Register], width: int
 ) -> list[Register]:
     """The results of a region on scalars, for `width` independent lanes."""
-
-    def given(register: Register) -> Override:
-        return lambda index, lanes: register
-
     overrides = {a: given(r) for a, r in zip(region.arguments, operands, strict=True)}
     emitter = ElementEmitter(f, region, (), overrides, lanewise=True)
     return [emitter.at(result, (), width, None) for result in region.results]

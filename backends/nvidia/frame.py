@@ -15,7 +15,7 @@ address space back, since every one of them comes from a parameter or from `shar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -296,6 +296,13 @@ def barrier(f: llvm.Function, number: int = 0, threads: int = 0) -> None:
         f.call(f"{name}.all", "void", which, declare=True)
 
 
+@contextmanager
+def where(f: llvm.Function, condition: llvm.Value | None) -> Iterator[None]:
+    """Code that runs where the condition holds; None always holds."""
+    with f.if_then(condition) if condition is not None else nullcontext():
+        yield
+
+
 def rolled(f: llvm.Function) -> str:
     """Metadata of loops that LLVM must not unroll or peel, because their code is scheduled already,
     or because what it would load ahead fills the registers."""
@@ -347,3 +354,15 @@ def load_vector(f: llvm.Function, pointer: llvm.Value, kind: str, lanes: int) ->
     if size & (size - 1):
         raise CompilerBug(f"an access of {size} bytes")
     return f.load(llvm.vector(lanes, kind), pointer, align=size)
+
+
+def load_matrices(
+    f: llvm.Function, pointer: llvm.Value, count: int, transposed: bool = False
+) -> list[llvm.Value]:
+    """8 by 16-byte matrices whose rows the lanes point to: a register of each."""
+    middle = ".trans" if transposed else ""
+    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{middle}.b16.p3"
+    if count == 1:
+        return [f.call(name, "i32", pointer, declare=True)]
+    both = f.call(name, "{ " + ", ".join(["i32"] * count) + " }", pointer, declare=True)
+    return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(count)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import llvm
+from ..llvm.index import Affine
 from . import layouts
 from .layouts import LANE_BITS, AddressTerm
 
@@ -41,3 +42,11 @@ def along(value: layouts.LinearLayout, dimension: int) -> tuple[AddressTerm, ...
             for name in ("lane", "warp")
         ]
     )
+
+
+def as_i64(f: llvm.Function, index: Affine) -> llvm.Value:
+    """An index as a number of the code."""
+    total: llvm.Value = llvm.constant("i64", 0)
+    for axis, factor in index.terms:
+        total = f.add(total, f.mul(axis.value, factor))
+    return f.add(total, index.constant)

@@ -10,14 +10,15 @@ from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
 from ... import llvm
 from ...llvm import Function, Value, elements
+from ..evaluator import CarriedRegisters
 from ..frame import rolled
 from . import fragment
 from . import instructions as hopper
 from .configuration import PipelineConfiguration, Ring, Style, carried_zero
 from .masks import first_rounds, masks
-from .registers import Evaluator, Registers
+from .registers import FragmentEvaluator, LazyTile
 from .rings import Role
-from .work import Panel, PipelineProduct, Roles
+from .work import Panel, PipelineProduct
 
 Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
 
@@ -27,7 +28,7 @@ class Consumer(Role):
     it. `pending` products may be in flight only inside of one of the methods below."""
 
     def __init__(
-        self, f: Function, plan: PipelineConfiguration, evaluator: Evaluator, group: Value,
+        self, f: Function, plan: PipelineConfiguration, evaluator: FragmentEvaluator, group: Value,
         leader: Value, thread: Value,
     ) -> None:  # fmt: skip
         super().__init__(f, plan, evaluator, 0)
@@ -38,7 +39,7 @@ class Consumer(Role):
         self.readers: dict[Ring, set[PipelineProduct]] = {}
         evaluator.product = self.value
 
-    def value(self, op: Op, roles: Roles) -> Registers:
+    def value(self, op: Op) -> LazyTile:
         """A product outside of the loop, which the evaluator asks for."""
         product = self.plan.work.of(op.results[0])
         if product is None:
@@ -219,7 +220,7 @@ class Consumer(Role):
         return [
             [
                 [
-                    tile.word(block * rows + i, (step * columns + j) // 2, element)
+                    tile.word(block * rows + i, step * columns + j, element)
                     for i, j in fragment.left_words(depth, bits)
                 ]
                 for step in range(product.depth // depth)
@@ -232,9 +233,9 @@ class Consumer(Role):
         if product.addend is None:
             count = self.blocks * product.columns // 2
             return [llvm.poison(product.kind.sums)] * count, False
-        return self.evaluator.tile(product.addend).all(), True
+        return list(self.evaluator.tile(product.addend)), True
 
-    def now(self, product: PipelineProduct) -> Registers:
+    def now(self, product: PipelineProduct) -> LazyTile:
         """A product that is awaited at once."""
         f = self.f
         accumulators, keep = self.start(product)
@@ -249,7 +250,7 @@ class Consumer(Role):
             self.advance(ring)
         return self.given(product, found)
 
-    def given(self, product: PipelineProduct, found: Sequence[Value]) -> Registers:
+    def given(self, product: PipelineProduct, found: Sequence[Value]) -> LazyTile:
         """A product's registers; in a narrower type where it has one."""
         registers = self.evaluator.given(product.result, found)
         element = product.result.element
@@ -261,7 +262,7 @@ class Consumer(Role):
     # Loops.
 
     def bounds(self, loop: Op) -> tuple[Value, Value]:
-        lower, upper = (self.evaluator.scalar(value) for value in loop.operands[:2])
+        lower, upper = (self.evaluator.number(value) for value in loop.operands[:2])
         return lower, upper
 
     def enter(self, loop: Op, index: Value) -> None:
@@ -317,28 +318,17 @@ class Consumer(Role):
         moving = [ring for ring in self.plan.rings if ring.moves]
         self.wait_staying()
         lower, upper = self.bounds(loop)
-        arguments = body.arguments[1:]
-        start = [
-            element
-            for argument, value in zip(arguments, loop.operands[2:], strict=True)
-            for element in self.whole(argument, value)
-        ]
-        with f.for_range(
-            lower, upper, loop.step, [*self.flat(moving), *start], metadata=rolled(f)
-        ) as inner:
-            carried = list(self.resume(moving, inner.carried))
-            with evaluator.scope():
+        values = CarriedRegisters(evaluator, body.arguments[1:])
+        start = [*self.flat(moving), *values.start(loop.operands[2:])]
+        with f.for_range(lower, upper, loop.step, start, metadata=rolled(f)) as inner:
+            with evaluator.inside():
+                values.bind(body.arguments[1:], self.resume(moving, inner.carried))
                 self.enter(loop, inner.index)
-                self.unpack(arguments, carried)
                 for product in products:
                     evaluator.bind(product.result, self.now(product))
-                found = [
-                    element
-                    for argument, value in zip(arguments, body.results, strict=True)
-                    for element in self.whole(argument, value)
-                ]
+                found = values.again(body.results)
             inner.carry(*self.flat(moving), *found)
-        self.unpack(loop.results, list(self.resume(moving, inner.results)))
+        values.bind(loop.results, self.resume(moving, inner.results))
 
     def rotate(self, loop: Op) -> None:
         """The second product of a round runs while the next round's values are computed.
@@ -458,20 +448,7 @@ class Consumer(Role):
 
     def whole(self, like: Tile, value: Tile) -> list[Value]:
         """All registers of a value, as many as `like` has."""
-        evaluator = self.evaluator
-        roles = evaluator.roles(like)
-        tile = evaluator.tile(value, roles)
-        rows, columns = evaluator.counts(like, roles)
-        spread = Registers(evaluator, rows, columns, tile.at)
-        return spread.all()
-
-    def unpack(self, values: Sequence[Tile], found: list[Value]) -> None:
-        """Binds values to registers that stand one behind the other."""
-        for value in values:
-            rows, columns = self.evaluator.counts(value, self.evaluator.roles(value))
-            count = rows * columns
-            self.evaluator.bind(value, self.evaluator.given(value, found[:count]))
-            found = found[count:]
+        return list(self.evaluator.tile(value, self.evaluator.layout(like)))
 
 
 class _Rotation:
@@ -504,7 +481,7 @@ class _Rotation:
         """The first round, without its second product."""
         c = self.c
         initial = {n: c.whole(a, self.loop.operands[2 + n]) for n, a in enumerate(self.arguments)}
-        with c.evaluator.scope():
+        with c.evaluator.inside():
             self._enter(lower, initial)
             c.compute_first(self.first, self.first_rings)
             values = self._compute(self.kept)
@@ -523,7 +500,7 @@ class _Rotation:
         ) as inner:
             words, sums, *given = _split(c.resume(self.moving, inner.carried), state)
             carried = dict(zip(self.kept, given, strict=True))
-            with evaluator.scope():
+            with evaluator.inside():
                 self._enter(inner.index, carried)
                 c.take_turn()
                 flying = c.start_first(self.first, self.first_rings)

@@ -21,7 +21,7 @@ from .decisions import PipelineDecisions
 from .epilogue import Epilogue
 from .functions import approximate
 from .producer import Producer
-from .registers import Evaluator, ThreadPosition
+from .registers import FragmentEvaluator, ThreadPosition
 from .work import tensor_map
 
 
@@ -144,7 +144,7 @@ class _PipelineKernel:
         if plan.budget[0]:
             hopper.give_registers(f, plan.budget[0])
         with f.if_then(f.compare("ult", thread, 32)), f.if_then(hopper.elect(f)):
-            evaluator = Evaluator(f, self.work, self.pointers, None)
+            evaluator = FragmentEvaluator(f, self.work, self.pointers, None)
             Producer(f, plan, evaluator, 1).run(self.maps)
 
     def consume(self, thread: llvm.Value, group: llvm.Value) -> None:
@@ -155,8 +155,9 @@ class _PipelineKernel:
         row, column = (
             sum_of(f, along(fragment.TILE, dim), own, hopper.WARPGROUP) for dim in (0, 1)
         )
-        place = ThreadPosition(f.add(row, f.mul(group, plan.rows)), column, plan.rows)
-        evaluator = Evaluator(f, self.work, self.pointers, place)
+        first = f.add(row, f.mul(group, plan.rows))
+        place = ThreadPosition(first, column, plan.rows, group, own)
+        evaluator = FragmentEvaluator(f, self.work, self.pointers, place)
         leader = f.compare("eq", own, 0)
         consumer = Consumer(f, plan, evaluator, group, leader, own)
         epilogue = Epilogue(consumer, self.store_maps)

@@ -9,14 +9,13 @@ from ... import llvm
 from ...llvm import Value, elements
 from .. import layouts
 from ..layout_code import sum_of
+from ..windows import WindowAccess, write
 from . import fragment
 from . import instructions as hopper
 from .configuration import StagedStore
 from .consumer import Consumer
 from .epilogue_loads import Arrivals
-from .registers import Registers
-from .windows import WindowAddresses
-from .work import COLUMN, is_row
+from .registers import LazyTile
 
 
 class Epilogue:
@@ -38,7 +37,8 @@ class Epilogue:
             with self.f.within(store):
                 tile = self.evaluator.tile(store.operands[1])
                 if staged is None:
-                    self.direct(store, tile)
+                    value = store.operands[1]
+                    write(WindowAccess(self.evaluator, store, value, tile.layout), tile)
                 else:
                     self.staged(staged, tile)
         arrivals.release()
@@ -51,12 +51,12 @@ class Epilogue:
 
     # Through shared memory.
 
-    def staged(self, staged: StagedStore, tile: Registers) -> None:
+    def staged(self, staged: StagedStore, tile: LazyTile) -> None:
         f, store = self.f, staged.store
         width = store.operands[0].element.bits // 8
         columns = store.operands[1].dims[staged.order[0]]
         chunk = staged.swizzle // width
-        offsets = [self.evaluator.scalar(store.operands[2 + dim]) for dim in staged.order]
+        offsets = [self.evaluator.number(store.operands[2 + dim]) for dim in staged.order]
         first_row = f.mul(self.consumer.group, self.plan.rows)
         for place, stride in enumerate(staged.strides):
             if stride:
@@ -81,7 +81,7 @@ class Epilogue:
                     hopper.copy_out(f, at, self.maps[store], [inner, *offsets[1:]])
                 hopper.copies_commit(f)
 
-    def _writer(self, staged: StagedStore, tile: Registers) -> Callable[[int, int], None]:
+    def _writer(self, staged: StagedStore, tile: LazyTile) -> Callable[[int, int], None]:
         """Writes a chunk of columns: by `stmatrix` where its layout allows that."""
         f, element = self.f, staged.store.operands[0].element
         size = element.bits // 8
@@ -101,54 +101,10 @@ class Epilogue:
                     target = hopper.shared(f, f.add(base, moved))
                     places = [(block * rows + i, columns + j) for i, j in held]
                     if matrices:
-                        words = [tile.word(i, j // 2, element) for i, j in places[::2]]
+                        words = [tile.word(i, j, element) for i, j in places[::2]]
                         hopper.store_matrices(f, target, words)
                     else:
                         raw = [elements.narrow(f, tile.at(i, j), element) for i, j in places]
                         f.store(f.joined(raw), target, align=plan.bytes)
 
         return write
-
-    # Directly.
-
-    def direct(self, store: Op, tile: Registers) -> None:
-        """Each thread stores its own elements where they are inside of the memory."""
-        f, memory, value = self.f, store.operands[0], store.operands[1]
-        roles = self.evaluator.roles(value)
-        window = WindowAddresses(self.evaluator, memory, store.operands[2:], value.dims, roles)
-        base = self.evaluator.pointers[memory.index]
-        element = memory.element
-        kind = elements.memory_type(f, element)
-        rows, columns = self.evaluator.counts(value, roles)
-        everywhere = [any(map(is_row, roles)), COLUMN in roles]
-        if all(everywhere):
-            self._elements(window, base, kind, element, tile, rows, columns)
-            return
-        # One thread of those that have the same element.
-        own = f.land(self.consumer.thread, fragment.copies(*everywhere))
-        if everywhere[1]:
-            own = f.lor(own, self.consumer.group)
-        tile.all()  # lanes compute it together, before one of them stores
-        with f.if_then(f.compare("eq", own, 0)):
-            self._elements(window, base, kind, element, tile, rows, columns)
-
-    def _elements(
-        self, window: WindowAddresses, base: Value, kind: str, element: object, tile: Registers,
-        rows: int, columns: int,
-    ) -> None:  # fmt: skip
-        f = self.f
-        with self.evaluator.scope():
-            for i in range(rows):
-                for j in range(0, columns, 2 if window.pairs else 1):
-                    index, inside = window.at(i, j)
-                    raw = elements.narrow(f, tile.at(i, j), element)
-                    align = max(1, llvm.bits_of(kind) // 8)
-                    if window.pairs:
-                        other = elements.narrow(f, tile.at(i, j + 1), element)
-                        raw, align = f.joined([raw, other]), 2 * align
-                    address = f.pointer(base, index, kind)
-                    if inside is None:
-                        f.store(raw, address, align=align)
-                    else:
-                        with f.if_then(inside):
-                            f.store(raw, address, align=align)

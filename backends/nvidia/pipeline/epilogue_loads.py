@@ -15,7 +15,7 @@ from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
-from ..frame import Unfit
+from ..frame import Unfit, load_matrices
 from ..layout_code import sum_of
 from ..layouts import SharedAccess
 from . import fragment
@@ -23,7 +23,7 @@ from . import instructions as hopper
 from .analysis import panel_of
 from .check import Check
 from .functions import plain
-from .registers import Registers
+from .registers import Fetch
 from .work import COLUMN, ROW, Panel, PipelineWork, Roles
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Arrivals:
                 self.stages.append(stage)
                 starts.append(consumer.stage_offset(ring, stage))
                 consumer.advance(ring)
-            consumer.evaluator.arrived[load.panel.op] = self._registers(load, starts)
+            consumer.evaluator.arrived[load.panel.op] = self._fetch(load, starts)
 
     def release(self) -> None:
         """Behind the last read of all threads of the group: the stages can be filled again."""
@@ -137,7 +137,7 @@ class Arrivals:
         for stage in self.stages:
             consumer.release(consumer.plan.epilogue_ring, stage)
 
-    def _registers(self, load: EpilogueLoad, starts: Sequence[llvm.Value]) -> Registers:
+    def _fetch(self, load: EpilogueLoad, starts: Sequence[llvm.Value]) -> Fetch:
         f, panel, consumer = self.f, load.panel, self.consumer
         element = panel.op.operands[0].element
         made, place = fragment.chunk(panel.chunk, panel.width)
@@ -161,7 +161,7 @@ class Arrivals:
             vector = llvm.vector(len(access.registers), kind)
             if matrices is None:
                 return f.load(vector, at, align=plan.bytes)
-            words = hopper.load_matrices(f, at, matrices.count)
+            words = load_matrices(f, at, matrices.count)
             return f.bitcast(f.joined(words), vector)
 
         def fetch(i: int, j: int) -> llvm.Value:
@@ -170,7 +170,4 @@ class Arrivals:
             raw = consumer.evaluator.once(key, lambda: loaded(access, *key[2:]))
             return plain(elements.widen(f, f.extract(raw, number), element))
 
-        return Registers(
-            consumer.evaluator, fragment.rows(consumer.plan.rows),
-            fragment.columns(panel.inner), fetch,
-        )  # fmt: skip
+        return fetch

@@ -7,9 +7,15 @@ and columns are those that it has of this tile, again and again.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
+from ....hlo.graph import Op
 from .. import layouts
 from ..layouts import LANE_BITS, LinearLayout
+from .roles import through
+from .work import COLUMN, Roles, is_row
 
 TILE = layouts.wgmma_accumulator(8)
 
@@ -84,3 +90,56 @@ def chunk(width: int, elements: int) -> tuple[LinearLayout, LinearLayout]:
     of `width * elements` bytes, that they are staged in."""
     made = layouts.wgmma_accumulator(width)
     return made, layouts.swizzled(made.shape, elements, width * elements)
+
+
+@dataclass(frozen=True)
+class FragmentLayout:
+    """A tile in the registers of a warp group that has `group` of its rows (0: one thread alone,
+    which has no tiles but numbers). Each dim has a role: what has no rows is the same in all rows,
+    what has no columns the same in all columns."""
+
+    dims: tuple[int, ...]
+    roles: Roles
+    group: int
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a thread."""
+        return rows(self.group) if self.group and any(map(is_row, self.roles)) else 1
+
+    @cached_property
+    def columns(self) -> int:
+        """Columns of a thread."""
+        sizes = zip(self.dims, self.roles, strict=True)
+        return next((columns(size) for size, role in sizes if role == COLUMN), 1)
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """The row and the column of each register: in the order of accumulators where it has
+        both."""
+        if self.rows > 1 and self.columns > 1:
+            return order(self.rows, self.columns)
+        return tuple((i, j) for i in range(self.rows) for j in range(self.columns))
+
+    def vector(self, most: int) -> int:
+        """See `evaluator.RegisterLayout`."""
+        return len(COLUMNS) if most >= len(COLUMNS) and self.roles[-1:] == (COLUMN,) else 1
+
+    @cached_property
+    def copies(self) -> int:
+        """Bits of a thread's number in its warp group that reach copies."""
+        return copies(any(map(is_row, self.roles)), COLUMN in self.roles)
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, int], int]:
+        return {place: number for number, place in enumerate(self.places)}
+
+    def register(self, i: int, j: int) -> int:
+        """The register of a row and a column of a thread."""
+        return self._numbers[min(i, self.rows - 1), min(j, self.columns - 1)]
+
+    def operand(self, op: Op) -> tuple[FragmentLayout, Sequence[int]]:
+        """See `evaluator.RegisterLayout`; also of the operand of a reduction."""
+        source = op.operands[0]
+        found = FragmentLayout(source.dims, through(op, self.roles, False), self.group)
+        return found, [found.register(*place) for place in self.places]

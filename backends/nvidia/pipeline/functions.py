@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from ....hlo.graph import APPROXIMATE, Op, Region, Value
 from ....hlo.types import BF16, F16, F32
@@ -115,18 +114,3 @@ FORMULAS = (
 def plain(register: elements.Register) -> Element:
     assert isinstance(register, llvm.Value)
     return register
-
-
-def folded(f: Function, name: str | None, element: Any, a: Element, b: Element) -> Element:
-    if name == "add":
-        return f.lor(a, b) if element.is_bool else f.add(a, b)
-    if name == "multiply":
-        return f.land(a, b) if element.is_bool else f.mul(a, b)
-    if name in ("and", "or"):
-        return f.land(a, b) if name == "and" else f.lor(a, b)
-    if element.is_bool:
-        return f.lor(a, b) if name == "maximum" else f.land(a, b)
-    if element.is_float:
-        return f.intrinsic(f"llvm.{name}", a.type, a, b)
-    signed = element.kind == "int"
-    return f.max(a, b, signed=signed) if name == "maximum" else f.min(a, b, signed=signed)

@@ -40,14 +40,6 @@ def shared(f: Function, offset: Operand) -> Value:
     return f.emit(SHARED, f"getelementptr i8, {SHARED} @shared, {at}")
 
 
-def moved(f: Function, pointer: Value, offset: Operand) -> Value:
-    """The address so many bytes behind."""
-    at = _i32(f, offset)
-    if at.number == 0:
-        return pointer
-    return f.emit(pointer.type, f"getelementptr i8, {pointer}, {at}")
-
-
 def address(f: Function, pointer: Value) -> Value:
     """A shared address as an i32."""
     return f.emit("i32", f"ptrtoint {pointer} to i32")
@@ -196,15 +188,6 @@ def store_matrices(f: Function, pointer: Value, words: Sequence[Value]) -> None:
     l / 8, and of each matrix two elements."""
     name = "stmatrix.sync.aligned.m8n8.x4.b16.p3"
     _call(f, name, "void", pointer, *words)
-
-
-def load_matrices(f: Function, pointer: Value, count: int) -> list[Value]:
-    """1, 2 or 4 of 8 x 8 matrices of 16-bit elements, as `store_matrices` writes them."""
-    name = f"ldmatrix.sync.aligned.m8n8.x{count}.b16.p3"
-    if count == 1:
-        return [_call(f, name, "i32", pointer)]
-    whole = _call(f, name, "{ " + ", ".join(["i32"] * count) + " }", pointer)
-    return [f.emit("i32", f"extractvalue {whole}, {n}") for n in range(count)]
 
 
 # Matrix products of a warp group.

@@ -13,7 +13,7 @@ from ....hlo.graph import Value
 from ....hlo.offsets import EVERYTHING, Offset
 from ....hlo.positions import difference, least
 from ... import llvm
-from .registers import Evaluator
+from .registers import FragmentEvaluator
 from .work import PipelineWork
 
 
@@ -59,11 +59,11 @@ def masks(work: PipelineWork) -> tuple[list[Value], list[Mask]]:
 
 
 def first_rounds(
-    evaluator: Evaluator, found: list[Mask], begin: llvm.Value, end: llvm.Value, step: int
+    evaluator: FragmentEvaluator, found: list[Mask], begin: llvm.Value, end: llvm.Value, step: int
 ) -> llvm.Value:
     """Where the rounds from `begin` on end in which all of the masks hold: begin + a multiple of
     `step`, beyond `end` by less than one round."""
-    f = evaluator.function
+    f = evaluator.f
     last = end
     for mask in found:
         lowest = evaluator.offset(mask.least)

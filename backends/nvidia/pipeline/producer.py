@@ -35,10 +35,10 @@ class Producer(Role):
         if loop is None or not moving:
             return
         f = self.f
-        lower, upper = (self.evaluator.scalar(value) for value in loop.operands[:2])
+        lower, upper = (self.evaluator.number(value) for value in loop.operands[:2])
         with f.for_range(lower, upper, loop.step, self.flat(moving), metadata=rolled(f)) as inner:
             self.resume(moving, inner.carried)
-            with self.evaluator.scope():
+            with self.evaluator.inside():
                 index = loop.regions[0].arguments[0]
                 self.evaluator.bind(index, self.evaluator.given(index, [inner.index]))
                 for ring in moving:
@@ -63,7 +63,7 @@ class Producer(Role):
         """Starts the copies of a window behind the loop, in as many stages as it takes."""
         f, panel, ring = self.f, load.panel, self.plan.epilogue_ring
         with f.within(panel.op):
-            coordinates = [self.evaluator.scalar(panel.op.offsets[dim]) for dim in panel.order]
+            coordinates = [self.evaluator.number(panel.op.offsets[dim]) for dim in panel.order]
             for chunks in load.fills:
                 stage, parity = self.states[ring]
                 hopper.barrier_wait(f, self.empty(ring, stage), parity)
@@ -79,7 +79,7 @@ class Producer(Role):
     def copy(self, panel: Panel, at: Value, full: Value, share: int) -> None:
         """Starts the copies of one panel, or of this block's part of it for the whole cluster."""
         f, load = self.f, panel.op
-        coordinates = [self.evaluator.scalar(load.offsets[dim]) for dim in panel.order]
+        coordinates = [self.evaluator.number(load.offsets[dim]) for dim in panel.order]
         blocks = 0
         if share > 1:
             rows = panel.outer // share

@@ -1,36 +1,38 @@
 """Tile values in the registers of a warp group, as the results of `wgmma` lie there (fragment.py).
 
-So lies every other tile value; what has no rows is the same in all rows, what has no columns the
-same in all columns. Elements are computed when they are asked for, and once in each scope.
+Elements are computed when they are asked for, so that few are alive at once, and once in each
+scope.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ....hlo.deciding import surely_below
 from ....hlo.errors import CompilerBug
-from ....hlo.graph import APPROXIMATE, Op, Value, constant_of
+from ....hlo.graph import APPROXIMATE, Op, Value
 from ....hlo.offsets import Offset
-from ....hlo.ops.bodies import monoid
 from ....hlo.positions import linear
-from ....hlo.types import BF16, F16, F32, I32
+from ....hlo.types import BF16, F16, F32
 from ... import llvm
-from ...llvm import Function, arithmetic, elements
+from ...llvm import Function, elements
+from ...llvm.elements import Register
+from ...llvm.index import ZERO, Affine, LoopAxis, of_axis
+from ...plain.monoid import Reduction
+from ..evaluator import TileEvaluator, ValueScope, is_splat
 from ..frame import shuffle
+from ..windows import WindowAccess, loaded
 from . import fragment
-from .functions import FUNCTIONS, folded, multiple_of, plain, resolved
+from .fragment import FragmentLayout
+from .functions import FUNCTIONS, multiple_of, plain, resolved
 from .instructions import pack
-from .roles import through
-from .windows import WindowAddresses
-from .work import COLUMN, ROW, PipelineWork, Roles, is_row, part_of, splat_of
+from .work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
 
 Element = llvm.Value
-Fetch = Callable[[int, int], Element]
+Fetch = Callable[[int, int], Element]  # of a thread's row and column
 
 _HALVES = {BF16: "bfloat", F16: "half"}
 _PREDICATES = {"EQ": "eq", "NE": "ne", "GE": "sge", "GT": "sgt", "LE": "sle", "LT": "slt"}
@@ -39,143 +41,169 @@ _CHAINS = 4  # independent sums of a thread
 
 @dataclass(frozen=True)
 class ThreadPosition:
-    """Where a thread stands in its tile: i32 of its first row and its first column, and how many
-    rows its warp group has."""
+    """Where a thread stands in its tile: i32 of its first row and its first column, how many rows
+    its warp group has, the group's number, and the thread's in its group."""
 
     row: Element
     column: Element
     rows: int
+    group: Element
+    thread: Element
 
 
-class Registers:
-    """One tile value of a thread: `rows` x `columns` elements, 1 where it is the same in all."""
-
-    _serials = itertools.count()
+class LazyTile(Sequence[Element]):
+    """The registers of a value in a layout, each computed when it is asked for. `word`: gives two
+    neighbours of a row, from a register on, as 16-bit floats in one word."""
 
     def __init__(
-        self, owner: Evaluator, rows: int, columns: int, fetch: Fetch, word: Fetch | None = None
+        self,
+        owner: FragmentEvaluator,
+        layout: FragmentLayout,
+        fetch: Callable[[int], Element],
+        word: Callable[[int], Element] | None = None,
     ) -> None:
-        self.owner, self.rows, self.columns = owner, rows, columns
-        self._fetch, self._word = fetch, word
-        self._mark = owner.function.mark  # of the operation that elements are computed for
-        self._serial = next(Registers._serials)
+        self.owner, self.layout, self.fetch, self.pack = owner, layout, fetch, word
+        self._mark = owner.f.mark  # of the operation that elements are computed for
+
+    def __len__(self) -> int:
+        return len(self.layout.places)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.owner.once((self, number), lambda: self._marked(self.fetch, number))
+
+    def __iter__(self) -> Iterator[Element]:
+        return map(self.__getitem__, range(len(self)))
 
     def at(self, i: int, j: int) -> Element:
-        """The element in the register form of its type."""
-        i, j = min(i, self.rows - 1), min(j, self.columns - 1)
-        return self.owner.once((self._serial, i, j), lambda: self._marked(self._fetch, i, j))
+        """The element in a thread's row and column, in the register form of its type."""
+        return self[self.layout.register(i, j)]
 
-    def word(self, i: int, pair: int, element: Any) -> Element:
-        """Two neighbours of a row as 16-bit floats in one word."""
-        word = self._word
+    def word(self, i: int, j: int, element: Any) -> Element:
+        """The elements in a row and two columns as 16-bit floats in one word."""
+        number, word = self.layout.register(i, j), self.pack
         if word is not None:
-            key = self._serial, i, pair, "word"
-            return self.owner.once(key, lambda: self._marked(word, i, pair))
-        f, kind = self.owner.function, _HALVES[element]
-        return pack(f, self.at(i, 2 * pair), self.at(i, 2 * pair + 1), kind)
+            key = self, number, "word"
+            return self.owner.once(key, lambda: self._marked(word, number))
+        return pack(self.owner.f, self.at(i, j), self.at(i, j + 1), _HALVES[element])
 
-    def _marked(self, fetch: Fetch, i: int, j: int) -> Element:
-        function = self.owner.function
-        outer, function.mark = function.mark, self._mark
-        found = fetch(i, j)
-        function.mark = outer
+    def _marked(self, fetch: Callable[[int], Element], number: int) -> Element:
+        f = self.owner.f
+        outer, f.mark = f.mark, self._mark
+        found = fetch(number)
+        f.mark = outer
         return found
 
-    def all(self) -> list[Element]:
-        """Every element, in the order of accumulators where it has rows and columns."""
-        if self.rows > 1 and self.columns > 1:
-            return [self.at(i, j) for i, j in fragment.order(self.rows, self.columns)]
-        return [self.at(i, j) for i in range(self.rows) for j in range(self.columns)]
+
+FragmentScope = ValueScope[FragmentLayout, LazyTile]
 
 
-class Evaluator:
+class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
     """Computes tile values of one role of a kernel.
 
-    `bound` values (what loops carry, ids of tiles) are given; `products` gives what a product is.
-    Without a place only numbers can be computed.
+    Bound values (what loops carry) are given; `product` gives what a product is. Without a place
+    only numbers can be computed.
     """
 
     def __init__(
         self,
-        function: Function,
+        f: Function,
         work: PipelineWork,
         pointers: dict[int, Element],
         place: ThreadPosition | None,
     ) -> None:
-        self.function, self.work, self.pointers, self.place = function, work, pointers, place
-        self.scopes: list[dict[Any, Any]] = [{}]
-        self.product: Callable[[Op, Roles], Registers] | None = None
-        self.ids: Sequence[Element] = ()  # of the tile, along each axis of the grid
-        self.arrived: dict[Op, Registers] = {}  # windows that the copy engine has brought
+        self.rows = place.rows if place is not None else 0
+        super().__init__(f, work.offsets, FragmentLayout((), (), self.rows), FragmentScope())
+        self.work, self.pointers, self.place = work, pointers, place
+        self.product: Callable[[Op], LazyTile] | None = None
+        self.arrived: dict[Op, Fetch] = {}  # windows that the copy engine has brought
         self.holds: frozenset[Value] = frozenset()  # masks that are true in all elements here
 
-    # Scopes: what is computed inside one is forgotten behind it.
+    def layout(self, value: Value) -> FragmentLayout:
+        roles = self.work.roles.get(value, ("",) * value.rank)
+        return FragmentLayout(value.dims, roles, self.rows)
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        self.scopes.append({})
-        yield
-        self.scopes.pop()
+    def registers(
+        self,
+        layout: FragmentLayout,
+        element: Callable[[int], Register],
+        word: Callable[[int], Element] | None = None,
+    ) -> LazyTile:
+        return LazyTile(self, layout, lambda number: plain(element(number)), word)
 
-    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        for scope in reversed(self.scopes):
-            if key in scope:
-                return scope[key]
-        found = compute()
-        self.scopes[-1][key] = found
-        return found
+    def fetched(self, layout: FragmentLayout, fetch: Fetch) -> LazyTile:
+        """A tile of elements by row and column."""
+        return LazyTile(self, layout, lambda number: fetch(*layout.places[number]))
 
-    def bind(self, value: Value, registers: Registers) -> None:
-        self.scopes[-1][(value, self.roles(value))] = registers
+    def moved(self, layout: FragmentLayout, tile: LazyTile, numbers: Sequence[int]) -> LazyTile:
+        def element(number: int) -> Element:
+            return tile[numbers[number]]
 
-    def roles(self, value: Value) -> Roles:
-        return self.work.roles.get(value, ("",) * value.rank)
+        word = tile.pack
+        if word is None or tile.layout.columns != layout.columns:
+            return self.registers(layout, element)
+        return self.registers(layout, element, lambda number: word(numbers[number]))
 
-    def counts(self, value: Value, roles: Roles) -> tuple[int, int]:
-        """Rows and columns of a thread."""
-        rows = columns = 1
-        for size, role in zip(value.dims, roles, strict=True):
-            if is_row(role) and self.place is not None:
-                rows = fragment.rows(self.place.rows)
-            elif role == COLUMN:
-                columns = fragment.columns(size)
-        return rows, columns
+    def taken(self, layout: FragmentLayout, registers: Iterator[Register]) -> LazyTile:
+        found = list(itertools.islice(registers, len(layout.places)))
+        return self.registers(layout, lambda number: found[number])
 
-    def given(self, value: Value, found: Sequence[Element]) -> Registers:
-        """Registers of elements that stand in the order of `Registers.all`."""
-        rows, columns = self.counts(value, self.roles(value))
-        if rows > 1 and columns > 1:
-            table = dict(zip(fragment.order(rows, columns), found, strict=True))
+    def given(self, value: Value, found: Sequence[Element]) -> LazyTile:
+        """The tile of these registers."""
+        return self.taken(self.layout(value), iter(found))
+
+    def index(self, layout: FragmentLayout, number: int) -> list[Affine]:
+        i, j = layout.places[number]
+        return [self._affine(role, i, j) for role in layout.roles]
+
+    def _affine(self, role: str, i: int, j: int) -> Affine:
+        place = self.place
+        if role == COLUMN and place is not None:
+            start, size, own = place.column, fragment.TILE.shape[1], fragment.column(j)
+        elif role == ROW and place is not None:
+            start, size, own = place.row, self.work.rows, fragment.row(i)
         else:
-            places = [(i, j) for i in range(rows) for j in range(columns)]
-            table = dict(zip(places, found, strict=True))
-        return Registers(self, rows, columns, lambda i, j: table[i, j])
+            inner = self.along(role, i, j)
+            if inner is None:
+                return ZERO
+            start, size, own = inner, part_of(role, 0).size, 0
 
-    def scalar(self, value: Value) -> Element:
-        """A value that all threads share."""
-        return self.tile(value, ("",) * value.rank).at(0, 0)
+        def axis() -> Affine:
+            return of_axis(LoopAxis(self.f.cast("zext", start, "i64"), size))
 
-    def tile(self, value: Value, roles: Roles | None = None) -> Registers:
-        """The registers of a value."""
-        wanted = self.roles(value) if roles is None else roles
-        return self.once((value, wanted), lambda: self._tile(value, wanted))
+        return self.once(("axis", start.name), axis) + own
 
-    def _tile(self, value: Value, roles: Roles) -> Registers:
-        with self.function.within(value.op):
-            return self._made(value, roles)
+    def held(self, layout: FragmentLayout, number: int) -> None:
+        """Tiles are as large as what the threads have."""
 
-    def _made(self, value: Value, roles: Roles) -> Registers:
+    def owner(self, layout: FragmentLayout) -> Element | None:
+        f, place = self.f, self.place
+        if place is None or not layout.copies:
+            return None
+        own = f.land(place.thread, layout.copies)
+        if not any(map(is_row, layout.roles)):
+            own = f.lor(own, place.group)
+        return f.compare("eq", own, 0)
+
+    def base(self, memory: Value) -> Element:
+        return self.pointers[memory.index]
+
+    def position(self, layout: FragmentLayout, number: int, d: int) -> Element:
+        place = self.along(layout.roles[d], *layout.places[number])
+        return place if place is not None else llvm.constant("i32", 0)
+
+    def made(self, value: Value, layout: FragmentLayout) -> LazyTile:
         op = value.op
         if op is None:
             raise CompilerBug(f"nothing gives {value} in a pipeline")
-        if self.work.of(value) is not None or op.name == "tile_for":
-            if self.product is None:
-                raise CompilerBug(f"{value} is no number of the tile")
-            return self.product(op, roles)
+        if self.work.of(value) is None and op.name != "tile_for":
+            return self.computed(value, layout)
+        if self.product is None:
+            raise CompilerBug(f"{value} is no number of the tile")
+        return self.product(op)
+
+    def by_operation(self, op: Op, value: Value, layout: FragmentLayout) -> LazyTile:
         rule = _RULES.get(op.name)
-        if rule is not None:
-            return rule(self, op, roles)
-        return self._elementwise(op, roles)
+        return rule(self, op, layout) if rule else super().by_operation(op, value, layout)
 
     def known(self, value: Value) -> bool:
         """Whether a mask is true in all elements."""
@@ -186,45 +214,30 @@ class Evaluator:
             return False
         if op.name in ("and", "broadcast_in_dim", "reshape", "transpose"):
             return all(map(self.known, op.operands))
-        return op.name == "constant" and value.element.is_bool and bool(splat_of(value))
-
-    def _make(self, value: Value, roles: Roles, fetch: Fetch) -> Registers:
-        rows, columns = self.counts(value, roles)
-        return Registers(self, rows, columns, fetch)
+        return is_splat(op) and value.element.is_bool and bool(splat_of(value))
 
     # Rules.
 
-    def _elementwise(self, op: Op, roles: Roles) -> Registers:
-        operands = [
-            self.tile(v, roles if v.rank == len(roles) else ("",) * v.rank) for v in op.operands
-        ]
-        return self._make(
-            op.result, roles,
-            lambda i, j: plain(
-                arithmetic.apply(self.function, op, [one.at(i, j) for one in operands])
-            ),
-        )  # fmt: skip
-
-    def _compare(self, op: Op, roles: Roles) -> Registers:
+    def _compare(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """Of positions: one number a row, and a constant a column."""
         predicate = _PREDICATES.get(op.comparison_direction)
         if self.place is None or not op.result.rank:
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
         left, right = (linear(self.work.offsets, operand) for operand in op.operands)
         if left is None or right is None or predicate is None:
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
         (a, a_steps), (b, b_steps) = left, right
         base = a.plus(b, -1)
         low, high = self.work.offsets.range(base)
         near = surely_below(-low, 2**30) and surely_below(high, 2**30)
         if not near:  # the difference might wrap around
-            return self._elementwise(op, roles)
-        if any(is_row(role) and role != ROW for role in roles):
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
+        if any(is_row(role) and role != ROW for role in layout.roles):
+            return self.elementwise(op, layout)
         steps = {ROW: 0, COLUMN: 0, "": 0}
-        for role, one, other in zip(roles, a_steps, b_steps, strict=True):
+        for role, one, other in zip(layout.roles, a_steps, b_steps, strict=True):
             steps[role] += one - other
-        f, place = self.function, self.place
+        f, place = self.f, self.place
 
         def start(i: int) -> Element:
             total = self.offset(base)
@@ -235,44 +248,27 @@ class Evaluator:
             here = self.once((op, i, "difference"), lambda: start(i))
             return f.compare(predicate, here, -steps[COLUMN] * fragment.column(j))
 
-        return self._make(op.result, roles, fetch)
+        return self.fetched(layout, fetch)
 
     def offset(self, offset: Offset) -> Element:
         """The i32 of a sum of numbers."""
-        f = self.function
+        f = self.f
         total: Element = f.constant("i32", offset.constant)
         for variable, factor in offset.terms:
-            total = f.add(total, f.mul(self.scalar(variable), factor))
+            total = f.add(total, f.mul(self.number(variable), factor))
         return total
 
-    def _select(self, op: Op, roles: Roles) -> Registers:
+    def _select(self, op: Op, layout: FragmentLayout) -> LazyTile:
         value = resolved(op.result, self.known)
         if value is not op.result and value.dims == op.result.dims:
-            return self.tile(value, roles)
-        return self._elementwise(op, roles)
-
-    def _constant(self, op: Op, roles: Roles) -> Registers:
-        dense = constant_of(op.result)
-        assert dense is not None
-        number = plain(elements.register_constant(dense.type.element, dense.splat_value, 1))
-        return Registers(self, 1, 1, lambda i, j: number)
-
-    def _iota(self, op: Op, roles: Roles) -> Registers:
-        role = roles[op.iota_dimension]
-        element = op.result.element
-
-        def fetch(i: int, j: int) -> Element:
-            place = self.along(role, i, j)
-            number = place if place is not None else llvm.constant("i32", 0)
-            return plain(arithmetic.convert(self.function, number, I32, element))
-
-        return self._make(op.result, roles, fetch)
+            return self.tile(value, layout)
+        return self.elementwise(op, layout)
 
     def row(self, i: int) -> Element:
         """The tile's row of a thread's row."""
         assert self.place is not None
         start = self.place.row
-        return self.once(("row", i), lambda: self.function.add(start, fragment.row(i)))
+        return self.once(("row", i), lambda: self.f.add(start, fragment.row(i)))
 
     def along(self, role: str, i: int, j: int) -> Element | None:
         """Where a thread's element stands along a dim of that role; None at its only place."""
@@ -281,7 +277,7 @@ class Evaluator:
         if not is_row(role) or role == ROW:
             return self.row(i) if role == ROW else None
         stride, size, rows = part_of(role, 0)
-        f = self.function
+        f = self.f
 
         def place() -> Element:
             row = f.udiv(self.row(i), stride)
@@ -292,100 +288,88 @@ class Evaluator:
     def column(self, j: int) -> Element:
         assert self.place is not None
         start = self.place.column
-        return self.once(("column", j), lambda: self.function.add(start, fragment.column(j)))
+        return self.once(("column", j), lambda: self.f.add(start, fragment.column(j)))
 
-    def _moved(self, op: Op, roles: Roles) -> Registers:
-        """Dims that change their places change nothing in registers."""
-        source = self.tile(op.operands[0], through(op, roles, False))
-        rows, columns = self.counts(op.result, roles)
-        return Registers(self, rows, columns, source.at, source._word)
-
-    def _convert(self, op: Op, roles: Roles) -> Registers:
+    def _convert(self, op: Op, layout: FragmentLayout) -> LazyTile:
         element, source_element = op.result.element, op.operands[0].element
         if element not in _HALVES or source_element is not F32:
-            return self._elementwise(op, roles)
-        f = self.function
-        source = self.tile(op.operands[0], roles)
+            return self.elementwise(op, layout)
+        f = self.f
+        source = self.tile(op.operands[0], layout)
         kind = _HALVES[element]
 
-        def word(i: int, pair: int) -> Element:
-            return pack(f, source.at(i, 2 * pair), source.at(i, 2 * pair + 1), kind)
+        def word(number: int) -> Element:
+            return pack(f, source[number], source[number + 1], kind)
 
-        def fetch(i: int, j: int) -> Element:
-            narrow = f.cast("fptrunc", source.at(i, j), kind)
-            return f.cast("fpext", narrow, "float")
+        def narrow(number: int) -> Element:
+            return f.cast("fpext", f.cast("fptrunc", source[number], kind), "float")
 
-        rows, columns = self.counts(op.result, roles)
-        if columns == 1:
-            return Registers(self, rows, columns, fetch)
-        return Registers(self, rows, columns, fetch, word)
+        return self.registers(layout, narrow, word if layout.columns > 1 else None)
 
-    def _function(self, op: Op, roles: Roles) -> Registers:
+    def _function(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """Transcendental functions, by the special function unit where they may."""
-        f, element = self.function, op.result.element
+        f, element = self.f, op.result.element
         if APPROXIMATE not in op.attributes or (element is not F32 and element not in _HALVES):
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
         rule = FUNCTIONS[op.name]
-        source = self.tile(op.operands[0], roles)
+        source = self.tile(op.operands[0], layout)
+        return self.registers(layout, lambda n: elements.rounded(f, rule(f, source[n]), element))
 
-        def fetch(i: int, j: int) -> Element:
-            return elements.rounded(f, rule(f, source.at(i, j)), element)
-
-        return self._make(op.result, roles, fetch)
-
-    def _subtract(self, op: Op, roles: Roles) -> Registers:
+    def _subtract(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """x * c - y in one instruction, where it may be rounded once."""
-        f = self.function
+        f = self.f
         scaled = multiple_of(resolved(op.operands[0], self.known))
         if APPROXIMATE not in op.attributes or scaled is None:
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
         factor = llvm.constant("float", scaled[1])
-        left, right = self.tile(scaled[0], roles), self.tile(op.operands[1], roles)
-        return self._make(
-            op.result, roles, lambda i, j: f.fma(left.at(i, j), factor, f.neg(right.at(i, j)))
-        )
+        left, right = self.tile(scaled[0], layout), self.tile(op.operands[1], layout)
+        return self.registers(layout, lambda n: f.fma(left[n], factor, f.neg(right[n])))
 
-    def _divide(self, op: Op, roles: Roles) -> Registers:
+    def _divide(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """By what is the same along a row: one reciprocal, then products, where it may."""
         if APPROXIMATE not in op.attributes:
-            return self._elementwise(op, roles)
-        f = self.function
-        left = self.tile(op.operands[0], roles)
+            return self.elementwise(op, layout)
+        f = self.f
+        left = self.tile(op.operands[0], layout)
         spread = op.operands[1].op
-        if spread is None or spread.name != "broadcast_in_dim" or COLUMN not in roles:
-            return self._elementwise(op, roles)
-        inner = self.tile(spread.operands[0], through(spread, roles, False))
+        if spread is None or spread.name != "broadcast_in_dim" or COLUMN not in layout.roles:
+            return self.elementwise(op, layout)
+        inner, numbers = layout.operand(spread)
         if inner.columns != 1:
-            return self._elementwise(op, roles)
+            return self.elementwise(op, layout)
+        below = self.tile(spread.operands[0], inner)
         one = llvm.constant("float", 1.0)
-        rows = Registers(self, inner.rows, 1, lambda i, j: f.div(one, inner.at(i, 0)))
-        return self._make(op.result, roles, lambda i, j: f.mul(left.at(i, j), rows.at(i, 0)))
+        rows = self.registers(inner, lambda n: f.div(one, below[n]))
+        return self.registers(layout, lambda n: f.mul(left[n], rows[numbers[n]]))
 
-    def _reduce(self, op: Op, roles: Roles) -> Registers:
+    def _reduce(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """Along columns: the thread's own first, then those of the four lanes of a row."""
-        f = self.function
-        inner = through(op, roles, False)
-        initial = self.scalar(op.operands[1])
-        columns = self.counts(op.operands[0], inner)[1]
-        element = op.result.element
-        name = monoid(op.regions[0])
+        f, reduction = self.f, Reduction(op)
+        inner, _ = layout.operand(op)
         operand, factor = resolved(op.operands[0], self.known), 1.0
-        scaled = multiple_of(operand) if name in ("maximum", "minimum") else None
-        if scaled is not None and scaled[1] > 0 and element is F32:
+        assert reduction.single is not None
+        extreme = reduction.single.name in ("maximum", "minimum")
+        scaled = multiple_of(operand) if extreme else None
+        if scaled is not None and scaled[1] > 0 and op.result.element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest
         source = self.tile(operand, inner)
 
         def join(a: Element, b: Element) -> Element:
-            return folded(f, name, element, a, b)
+            return plain(reduction.combine(f, [a], [b], 1)[0])
 
-        along = COLUMN in inner and COLUMN not in roles
+        def whole(total: Element) -> Element:
+            total = total if factor == 1.0 else f.mul(total, factor)
+            if not reduction.is_neutral(reduction.initial[0]):
+                total = join(total, self.number(reduction.initial[0]))
+            return plain(reduction.finished(f, [total])[0])
+
+        along = COLUMN in inner.roles and COLUMN not in layout.roles
 
         def fetch(i: int, j: int) -> Element:
             if not along:
-                one = source.at(i, j)
-                return join(one if factor == 1.0 else f.mul(one, factor), initial)
+                return whole(source.at(i, j))
             chains: list[Element] = []
-            for column in range(columns):
+            for column in range(inner.columns):
                 one = source.at(i, column)
                 if column < _CHAINS:
                     chains.append(one)
@@ -399,73 +383,26 @@ class Evaluator:
             total = chains[0]
             for distance in (1, 2):
                 total = join(total, shuffle(f, "bfly", total, distance))
-            if factor != 1.0:
-                total = f.mul(total, factor)
-            total = join(total, initial)
-            return elements.rounded(f, total, element) if element.is_float else total
+            return whole(total)
 
-        return self._make(op.result, roles, fetch)
+        return self.fetched(layout, fetch)
 
-    def _bound(self, op: Op, roles: Roles) -> Registers:
-        number = self.function.constant("i32", op.size)
-        return Registers(self, 1, 1, lambda i, j: number)
-
-    def _tile_id(self, op: Op, roles: Roles) -> Registers:
-        number = self.ids[op.axis]
-        return Registers(self, 1, 1, lambda i, j: number)
-
-    def _load(self, op: Op, roles: Roles) -> Registers:
-        """A window that was brought, or straight from global memory, element for element or in
-        pairs of columns."""
+    def _load(self, op: Op, layout: FragmentLayout) -> LazyTile:
+        """A window that was brought, or straight from global memory."""
         if op in self.arrived:
-            return self.arrived[op]
-        f, memory = self.function, op.operands[0]
-        element = memory.element
-        kind = elements.memory_type(f, element)
-        window = WindowAddresses(self, memory, op.offsets, op.sizes, roles)
-        base = self.pointers[memory.index]
-        fill = plain(elements.register_constant(element, element.dtype.type(op.fill), 1))
-
-        def pair(i: int, first: int) -> Element:
-            index, inside = window.at(i, first)
-            if inside is not None:
-                index = f.select(inside, index, 0)
-            address = f.pointer(base, index, kind)
-            both = f.load(llvm.vector(2, kind), address, align=2 * llvm.bits_of(kind) // 8)
-            return both
-
-        def fetch(i: int, j: int) -> Element:
-            index, inside = window.at(i, j)
-            if window.pairs:
-                key = window, "pair", i, j // 2
-                both = self.once(key, lambda: pair(i, j - j % 2))
-                raw = f.extract(both, j % 2)
-            else:
-                if inside is not None:
-                    index = f.select(inside, index, 0)
-                raw = f.load(kind, f.pointer(base, index, kind))
-            found = plain(elements.widen(f, raw, element))
-            return found if inside is None else f.select(inside, found, fill)
-
-        return self._make(op.result, roles, fetch)
+            return self.fetched(layout, self.arrived[op])
+        return loaded(self, WindowAccess(self, op, op.result, layout))
 
 
-_RULES: dict[str, Callable[[Evaluator, Op, Roles], Registers]] = {
-    "constant": Evaluator._constant,
-    "iota": Evaluator._iota,
-    "broadcast_in_dim": Evaluator._moved,
-    "reshape": Evaluator._moved,
-    "transpose": Evaluator._moved,
-    "convert": Evaluator._convert,
-    "exponential": Evaluator._function,
-    "logistic": Evaluator._function,
-    "tanh": Evaluator._function,
-    "subtract": Evaluator._subtract,
-    "select": Evaluator._select,
-    "compare": Evaluator._compare,
-    "divide": Evaluator._divide,
-    "reduce": Evaluator._reduce,
-    "tile_bound": Evaluator._bound,
-    "tile_id": Evaluator._tile_id,
-    "tile_load": Evaluator._load,
+_RULES: dict[str, Callable[[FragmentEvaluator, Op, FragmentLayout], LazyTile]] = {
+    "convert": FragmentEvaluator._convert,
+    "exponential": FragmentEvaluator._function,
+    "logistic": FragmentEvaluator._function,
+    "tanh": FragmentEvaluator._function,
+    "subtract": FragmentEvaluator._subtract,
+    "select": FragmentEvaluator._select,
+    "compare": FragmentEvaluator._compare,
+    "divide": FragmentEvaluator._divide,
+    "reduce": FragmentEvaluator._reduce,
+    "tile_load": FragmentEvaluator._load,
 }

@@ -11,7 +11,7 @@ from ..frame import rolled, special
 from ..raster import places
 from . import instructions as hopper
 from .configuration import PipelineConfiguration, Ring
-from .registers import Evaluator
+from .registers import FragmentEvaluator
 
 State = tuple[Value, Value]  # (stage, parity of its phase), i32
 
@@ -20,7 +20,7 @@ class Role:
     """One role of the kernel while it is written: its function, evaluator and rings."""
 
     def __init__(
-        self, f: Function, plan: PipelineConfiguration, evaluator: Evaluator, parity: int
+        self, f: Function, plan: PipelineConfiguration, evaluator: FragmentEvaluator, parity: int
     ) -> None:
         self.f, self.plan, self.evaluator = f, plan, evaluator
         start = llvm.constant("i32", 0), llvm.constant("i32", parity)
@@ -77,7 +77,7 @@ class Role:
         name = "clusterid.x" if plan.cluster > 1 else "ctaid.x"
         first = special(f, name)
         if not plan.walks:
-            with self.evaluator.scope():
+            with self.evaluator.inside():
                 self.evaluator.ids = self.places(first)
                 yield
             return
@@ -89,7 +89,7 @@ class Role:
             first, last, stride, carried, at_least_once=True, metadata=rolled(f)
         ) as loop:
             self.resume(plan.rings, loop.carried)
-            with self.evaluator.scope():
+            with self.evaluator.inside():
                 self.evaluator.ids = self.places(loop.index)
                 yield
             loop.carry(*self.flat(plan.rings))

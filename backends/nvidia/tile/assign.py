@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
-from ...llvm import elements, elementwise
+from ...llvm import elements
+from ..evaluator import is_elementwise, is_splat
 from ..target import WARP, NvidiaTarget
 from . import matrix
 from .analysis import Facts, OperandSource
@@ -30,15 +31,6 @@ THREADS = 256
 def moves_dims(op: Op) -> bool:
     """Whether each element of the operand is one of the result's."""
     return op.name in ("reshape", "transpose")
-
-
-def is_elementwise(op: Op) -> bool:
-    """Whether each element of the result is computed from those at the same index."""
-    if op.definition.pattern != "elementwise" or len(op.results) != 1:
-        return False
-    if op.name == "bitcast_convert":
-        return op.operands[0].dims == op.result.dims
-    return elementwise.supports(op)
 
 
 class Assignment:
@@ -240,11 +232,7 @@ class Assignment:
             self._scalars(op)
         elif op.name in ("tile_load", "tile_gather"):
             self._loads.append(op.result)
-        elif (
-            op.name == "constant"
-            and op.attributes["value"].is_splat
-            or op.name in ("iota", "broadcast_in_dim")
-        ):
+        elif is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
             pass
         elif moves_dims(op):
             self._move(op)
@@ -368,7 +356,3 @@ def _same_size(op: Op) -> bool:
     """Whether a reshape only adds or drops dims of size 1."""
     before, after = op.operands[0].dims, op.result.dims
     return [n for n in before if n != 1] == [n for n in after if n != 1]
-
-
-def _is_splat(op: Op) -> bool:
-    return op.name == "constant" and op.attributes["value"].is_splat

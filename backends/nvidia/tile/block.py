@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.errors import UserError
 from ....hlo.graph import Op
 from ... import llvm
-from ...llvm import elements
-from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, LoopAxis, number, of_axis
 from .. import layouts, raster
 from ..frame import Entry, Parameter, Unit
 from ..launch import KernelMemory
-from ..layout_code import along, sum_of
+from ..layout_code import along, as_i64, sum_of
 from ..layouts import AddressTerm
 from ..target import NvidiaTarget
 from .distributed_layout import DistributedLayout
-from .shared import ALIGNMENT, CHUNK, Arena, Hazards, PaddedTile
+from .shared import ALIGNMENT, Arena, Hazards, PaddedTile
 
 
 class KernelBlock:
@@ -130,63 +127,4 @@ class KernelBlock:
 
     def scalar(self, index: Affine) -> llvm.Value:
         """An index as an i64."""
-        f = self.f
-        total: llvm.Value = llvm.constant("i64", 0)
-        for axis, factor in index.terms:
-            total = f.add(total, f.mul(axis.value, factor))
-        return f.add(total, index.constant)
-
-    def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
-        """a and b, where None is true."""
-        if a is None or b is None:
-            return a if b is None else b
-        return self.f.land(a, b)
-
-    # Elements in memory.
-
-    def load(
-        self, pointer: llvm.Value, element: object, count: int, aligned: bool
-    ) -> list[Register]:
-        """`count` neighbours from a pointer on, as registers."""
-        f = self.f
-        kind = elements.memory_type(f, element)
-        parts = 2 if element.is_complex else 1  # type: ignore[attr-defined]
-        total = count * parts
-        size = max(1, llvm.bits_of(kind) // 8)
-        raw: list[llvm.Value] = []
-        width = total if aligned else parts
-        while width * size > CHUNK:
-            width //= 2
-        for first in range(0, total, width):
-            at = f.pointer(pointer, first, kind)
-            one = f.load(llvm.vector(width, kind), at, align=width * size)
-            raw += [f.extract(one, lane) for lane in range(width)] if width > 1 else [one]
-        wide = [elements.widen(f, one, element) for one in raw]
-        if parts == 1:
-            return list(wide)
-        return [Pair(*wide[n : n + 2]) for n in range(0, total, 2)]
-
-    def store(
-        self, pointer: llvm.Value, registers: Sequence[Register], element: object, aligned: bool
-    ) -> None:
-        """Neighbours to a pointer on."""
-        f = self.f
-        kind = elements.memory_type(f, element)
-        raw: list[llvm.Value] = []
-        for register in registers:
-            parts = register if isinstance(register, Pair) else (register,)
-            raw += [elements.narrow(f, part, element) for part in parts]
-        size = max(1, llvm.bits_of(kind) // 8)
-        width = len(raw) if aligned else len(raw) // len(registers)
-        while width * size > CHUNK:
-            width //= 2
-        for first in range(0, len(raw), width):
-            at = f.pointer(pointer, first, kind)
-            f.store(f.joined(raw[first : first + width]), at, align=width * size)
-
-
-def along_grid(op: Op, ids: Sequence[llvm.Value]) -> llvm.Value:
-    """The number of the block along the axis of a tile_id."""
-    if op.axis >= len(ids):
-        raise UserError(f"{op.place}tile_id: axis {op.axis} of a grid of {len(ids)} axes")
-    return ids[op.axis]
+        return as_i64(self.f, index)

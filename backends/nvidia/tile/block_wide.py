@@ -15,7 +15,7 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.ops.windows import running
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.elementwise import ElementEmitter, Override
+from ...llvm.elementwise import ElementEmitter, Override, given
 from ...llvm.index import SAME, Affine, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.probe import dummy
@@ -25,6 +25,7 @@ from ..loops.groups import across_lanes, restored, selected, stored
 from ..plain.region import RegionLowering
 from ..plain.work import OperationCode, Place, Worker
 from ..target import WARP
+from ..windows import load
 from .shared import Hazards, MemoryPiece
 
 if TYPE_CHECKING:
@@ -414,7 +415,7 @@ def emit_block_wide(e: Emitter, op: Op) -> None:
             e.scope.shared[value] = piece
             continue
         block.hazards.read(piece)
-        e.scope.scalars[value] = block.load(e.pointer(piece), value.element, 1, False)[0]
+        e.bind(value, [*load(e.f, e.pointer(piece), value.element, 1, False)])
         block.arena.give(piece)
 
 
@@ -422,8 +423,3 @@ def simpler(op: Op) -> Region | None:
     """What to do instead: of running totals to which padding adds, which no pass has seen in a tile
     function."""
     return explained(op) if op.name == "reduce_window" else None
-
-
-def given(register: Register) -> Override:
-    """The register for a scalar, wherever it is asked for."""
-    return lambda index, width: register

@@ -15,6 +15,7 @@ from ...llvm.index import ZERO, Affine, Indexer, LoopAxis, Scopes, delinear, lin
 from ...plain.monoid import flat, unflat
 from ..frame import rolled
 from ..plain.products import convolution_slides
+from ..windows import load
 from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout
 from .dot import added, widened
@@ -56,7 +57,7 @@ def convolution(e: Emitter, op: Op) -> None:
     tile: Tile = [None] * layout.count
     for number, one in zip(layout.alive, unflat(loop.results, start), strict=True):
         tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 class _ConvolutionSides:
@@ -157,7 +158,7 @@ class _ConvolutionSides:
         where = f.pointer(self.pointers[value], f.mul(place, value.element.itemsize), "i8")
         zero = elements.register_constant(element, element.dtype.type(0), 1)
         found: list[Register] = []
-        for one in self.e.block.load(where, value.element, count, True):
+        for one in load(f, where, value.element, count, True):
             one = arithmetic.convert(f, one, value.element, widened(element, value.element))
             found.append(one if inside is None else arithmetic.select(f, inside, one, zero))
         self.known[key] = found

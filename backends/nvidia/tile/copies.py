@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ... import llvm
 from .. import layouts
 from ..atoms import CopyAtom, thread_copy
-from ..frame import Unfit
+from ..frame import Unfit, where
 from ..target import WARP
+from ..windows import WindowAccess
 from .analysis import OperandSource, WindowLoad
 from .distributed_layout import DistributedLayout, layout_of, log2
 from .emitter import Emitter
 from .operands import as_dims
 from .shared import CHUNK, PaddedTile
-from .windows import WindowAccess
 
 
 def copy(
@@ -48,7 +48,7 @@ def _copy(
     plan = layouts.addresses(layout.linear, place, size, width * size)
     common = e.block.common_address(rows, plan.terms)
     atom = thread_copy(e.target.architecture, "global", "shared", width * size)
-    owner = e.block.owner(layout.copies)
+    owner = e.owner(layout)
     for step in plan.accesses:
         number = step.registers[0]
         target = e.block.place(rows, common, step)
@@ -58,13 +58,14 @@ def _copy(
         held = access.inside(number)
         address = access.pointer(number)
         if held is not None:
-            address = f.select(held, address, e.block.memory[access.memory])
+            address = f.select(held, address, access.start)
         if atom is None:
             _copy_now(f, target, address, held, width, size)
             continue
         e.block.hazards.copies |= offsets is None
         # Of threads that have the same elements one copies.
-        e.guarded(owner, lambda t=target, a=address, h=held: copy_async(f, atom, t, a, h))
+        with where(e.f, owner):
+            copy_async(f, atom, target, address, held)
 
 
 def _unmerged(layout: DistributedLayout, window: WindowLoad) -> DistributedLayout:

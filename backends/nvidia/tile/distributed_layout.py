@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 
-from ....hlo.graph import Value
+from ....hlo.graph import Op, Value
 from .. import layouts
 from ..layouts import Conversion, LinearLayout
 from ..target import WARP
@@ -129,6 +129,17 @@ class DistributedLayout:
             shape = tuple(dims)
             alone = shape == padded(dims) and self.linear.shape == self.dims
         return DistributedLayout(tuple(dims), self.linear.reshape(shape)) if alone else None
+
+    def operand(self, op: Op) -> tuple[DistributedLayout, Sequence[int]] | None:
+        """See `evaluator.RegisterLayout`."""
+        dims = op.operands[0].dims
+        if op.name == "broadcast_in_dim":
+            return self.broadcast(dims, op.broadcast_dimensions)
+        if op.name == "transpose":
+            source = self.permuted([op.permutation.index(d) for d in range(len(dims))])
+        else:
+            source = self.reshaped(dims)
+        return (source, range(self.count)) if source is not None else None
 
     @cached_property
     def trimmed(self) -> LinearLayout:

@@ -13,6 +13,7 @@ from ...llvm import arithmetic, complex_math, elements
 from ...llvm.elements import Pair, Register
 from ...llvm.index import Affine, Indexer, LoopAxis, Scopes, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ..windows import load
 from . import matrix, patches
 from .distributed_layout import DistributedLayout
 from .emitter import Emitter
@@ -37,7 +38,7 @@ def dot(e: Emitter, op: Op) -> None:
         tile = _patches(e, product, layout, start)
     else:
         tile = (matrix if plan.atom else patches).product(e, plan, start)
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 class _Side:
@@ -124,7 +125,7 @@ def _element(
     if offset.high >= math.prod(value.dims):
         at = f.min(at, math.prod(value.dims) - 1)
     pointer = f.pointer(side.pointer, f.mul(at, value.element.itemsize), "i8")
-    register = e.block.load(pointer, value.element, 1, False)[0]
+    register = load(f, pointer, value.element, 1, False)[0]
     return arithmetic.convert(f, register, value.element, widened(element, value.element))
 
 

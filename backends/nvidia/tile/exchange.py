@@ -12,8 +12,9 @@ from ...llvm import elements
 from ...llvm.elements import Register
 from ...plain.monoid import flat, unflat
 from .. import layouts
-from ..frame import shuffle
+from ..frame import shuffle, where
 from ..layouts import Shuffles, Swap
+from ..windows import load, store
 from .distributed_layout import DistributedLayout, copies, way
 from .emitter import Emitter
 from .operands import raw_bits
@@ -143,7 +144,8 @@ def _through_shared(
         if any(one is not None for one in known):
             pointer = block.place(rows, common, access)
             registers = [zero if one is None else one for one in known]
-            e.guarded(owner, lambda p=pointer, r=registers: block.store(p, r, element, True))
+            with where(e.f, owner):
+                store(e.f, pointer, registers, element, True)
     block.hazards.read(rows.piece)
     plan = layouts.addresses(reader, place, size)
     common = block.common_address(rows, plan.terms)
@@ -151,7 +153,7 @@ def _through_shared(
     for access in plan.accesses:
         if any(target.places[number] is not None for number in access.registers):
             pointer = block.place(rows, common, access)
-            loaded = block.load(pointer, element, len(access.registers), True)
+            loaded = load(e.f, pointer, element, len(access.registers), True)
             for number, one in zip(access.registers, loaded, strict=True):
                 found[number] = one if target.places[number] is not None else None
     block.arena.give(rows.piece)

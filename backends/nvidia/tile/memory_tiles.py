@@ -17,20 +17,23 @@ from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
-from ...llvm.elementwise import supports
+from ...llvm.elementwise import given, supports
 from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
-from ..frame import Parameter, Unit
+from ..evaluator import along_grid
+from ..frame import Parameter, Unit, where
 from ..launch import SCRATCH, KernelCode, KernelMemory
+from ..layout_code import as_i64
 from ..plain import updates
 from ..plain.work import Place
 from ..raster import places
 from ..target import NvidiaTarget
+from ..windows import load, store
 from .analysis import Facts
 from .atomics import combined
-from .block import along_grid
-from .block_wide import BlockWideLowering, BlockWorker, given, simpler
+from .block_wide import BlockWideLowering, BlockWorker, simpler
+from .control import CONTROL
 from .kernel import starts
 from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
 
@@ -61,9 +64,9 @@ class Room:
 def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call. `shares`: a result may lie in the memory of an operand."""
     op = with_numbers(op)
-    found = _Resident(op, target, shares, 0)
+    found = Resident(op, target, shares, 0)
     if found.room.scratch.size:
-        found = _Resident(op, target, shares, found.room.scratch.size)
+        found = Resident(op, target, shares, found.room.scratch.size)
     launches = starts(op, found.unit)
     launch = found.entry.finish(max(1, found.blocks), found.room.shared.size)
     if math.prod(op.grid):
@@ -73,7 +76,7 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     return found.unit.code(launches, op.definition.flops(op), moved, scratch=scratch)
 
 
-class _Resident:
+class Resident:
     """The code of one block. `scratch`: bytes that it has in global memory, as far as is known."""
 
     def __init__(self, kernel: Op, target: NvidiaTarget, shares: bool, scratch: int) -> None:
@@ -135,12 +138,8 @@ class _Resident:
     def op(self, op: Op, region: Region) -> None:
         if op.name in MEMORY_OPS:
             (self.load if op.name in ("tile_load", "tile_gather") else self.store)(op)
-        elif op.name == "tile_for":
-            self.loop(op)
-        elif op.name == "while":
-            self.while_loop(op)
-        elif op.name in ("if", "case"):
-            self.branches(op)
+        elif op.name in CONTROL:
+            CONTROL[op.name](self, op)
         elif op.name == "tile_id":
             self.know(op.result, along_grid(op, self.ids))
         elif supports(op):
@@ -195,11 +194,15 @@ class _Resident:
         _, emitter = self.lowering.open([value], [], 1)
         return emitter.value(value, ())
 
-    def integer(self, value: Value) -> llvm.Value:
-        """An i32 scalar, as an i64."""
+    def number(self, value: Value) -> llvm.Value:
+        """The register of a scalar that is no complex number."""
         register = self.scalar(value)
         assert isinstance(register, llvm.Value)
-        return self.f.cast("sext", register, "i64")
+        return register
+
+    def integer(self, value: Value) -> llvm.Value:
+        """An i32 scalar, as an i64."""
+        return self.f.cast("sext", self.number(value), "i64")
 
     # Windows of memory.
 
@@ -211,7 +214,7 @@ class _Resident:
 
             def read(index: Sequence[Affine], width: int) -> Register:
                 assert width == 1
-                return self.element(op, offsets, [self.at(one) for one in index], True)
+                return self.element(op, offsets, [as_i64(self.f, one) for one in index], True)
 
             self.lowering.known[tile] = read
             if tile.rank == 0:
@@ -224,7 +227,7 @@ class _Resident:
         step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
-            places = [self.at(one) for one in index]
+            places = [as_i64(self.f, one) for one in index]
             if rows:
                 row = emitter.value(rows[0], [index[op.axis]])
                 assert isinstance(row, llvm.Value)
@@ -235,14 +238,6 @@ class _Resident:
         self.lowering.places[tile] = place
         if tile.rank == 0:
             self.know(tile, self.scalar(tile))
-
-    def at(self, index: Affine) -> llvm.Value:
-        """An index as an i64."""
-        f = self.f
-        total: llvm.Value = llvm.constant("i64", index.constant)
-        for axis, factor in index.terms:
-            total = f.add(total, f.mul(axis.value, factor))
-        return total
 
     def held(
         self, op: Op, offsets: Sequence[llvm.Value], places: Sequence[llvm.Value]
@@ -282,14 +277,8 @@ class _Resident:
             position = f.select(inside, position, 0)
         if anywhere:
             position = f.min(position, memory.tensor.size - 1, signed=False)
-        pointer = self.memory[memory]
-        kind = elements.memory_type(f, element)
-        parts = 2 if element.is_complex else 1
-        found = []
-        for part in range(parts):
-            at = f.add(f.mul(position, parts), part)
-            found.append(elements.widen(f, f.load(kind, f.pointer(pointer, at, kind)), element))
-        register = elements.Pair(*found) if parts == 2 else found[0]
+        pointer = f.pointer(self.memory[memory], f.mul(position, element.itemsize), "i8")
+        (register,) = load(f, pointer, element, 1, False)
         return register if inside is None else arithmetic.select(f, inside, register, fill)
 
     def store(self, op: Op) -> None:
@@ -308,7 +297,7 @@ class _Resident:
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
             register = emitter.value(tile, index)
-            places = [self.at(one) for one in index]
+            places = [as_i64(self.f, one) for one in index]
             wanted: llvm.Value | None = None
             if op.name == "tile_scatter":
                 row = emitter.value(others[0], [index[op.axis]])
@@ -321,29 +310,18 @@ class _Resident:
             inside, position = self.held(op, offsets, places)
             if inside is not None:
                 wanted = inside if wanted is None else f.land(wanted, inside)
-            with self.where(wanted):
+            with where(f, wanted):
                 self.write(op, register, position)
         self.worker.end(step, 0)
 
     def write(self, op: Op, register: Register, position: llvm.Value) -> None:
         f, element = self.f, op.operands[0].element
-        kind = elements.memory_type(f, element)
-        parts = register if isinstance(register, elements.Pair) else (register,)
-        first = f.pointer(self.memory[op.operands[0]], f.mul(position, len(parts)), kind)
+        memory = self.memory[op.operands[0]]
+        pointer = f.pointer(memory, f.mul(position, element.itemsize), "i8")
         if op.combine:
-            combined(f, first, register, element, op.combine)
-            return
-        for number, part in enumerate(parts):
-            raw = elements.narrow(f, part, element)
-            f.store(raw, f.pointer(first, number, kind))
-
-    @contextmanager
-    def where(self, condition: llvm.Value | None) -> Iterator[None]:
-        if condition is None:
-            yield
+            combined(f, pointer, register, element, op.combine)
         else:
-            with self.f.if_then(condition):
-                yield
+            store(f, pointer, [register], element, False)
 
     # Control flow: carried tiles lie in memory of their own, carried scalars are registers.
 
@@ -356,139 +334,55 @@ class _Resident:
         self.worker.release(count)
         self.lowering.places, self.lowering.known = places, known
 
-    def buffers(self, values: Sequence[Value]) -> list[MemoryPiece | None]:
-        """Memory for tiles among carried values; None for scalars."""
-        return [self.worker.reserve(v.tensor.bytes) if v.rank else None for v in values]
+    def carried(self, op: Op) -> _Buffers:
+        return _Buffers(self, op)
 
-    def fill(self, value: Value, buffer: MemoryPiece) -> None:
-        """Puts a value into a buffer that no formula of it reads."""
-        if self.lowering.places.get(value) != buffer and value.tensor.size:
-            self.lowering.loop([(value, buffer)])
+    def ahead(self, op: Op) -> None:
+        """Nothing runs ahead of a loop here."""
 
-    def scalars(self, values: Sequence[Value]) -> list[Register]:
-        return [self.scalar(value) for value in values if not value.rank]
 
-    def bind(
-        self,
-        values: Sequence[Value],
-        buffers: Sequence[MemoryPiece | None],
-        registers: Sequence[Register],
-    ) -> None:
-        """States where carried values are."""
-        left = iter(registers)
-        for value, buffer in zip(values, buffers, strict=True):
-            if buffer is None:
-                self.know(value, next(left))
-            else:
-                self.lowering.places[value] = buffer
+class _Buffers:
+    """The values that a loop or a branch gives: tiles in memory of their own, scalars in registers.
+    See `evaluator.CarriedRegisters`."""
 
-    def carry(self, values: Sequence[Value], buffers: Sequence[MemoryPiece | None]) -> None:
-        """The values of the next turn go where those of this one are: all computed first."""
+    def __init__(self, code: Resident, op: Op) -> None:
+        self.code, self.lowering, self.worker = code, code.lowering, code.worker
+        self.buffers = [self.worker.reserve(v.tensor.bytes) if v.rank else None for v in op.results]
+        self.registers: list[Register] = []
+
+    def start(self, values: Sequence[Value]) -> list[llvm.Value]:
+        found = self._scalars(values)
+        for value, buffer in zip(values, self.buffers, strict=True):
+            places = self.lowering.places
+            if buffer is not None and places.get(value) != buffer and value.tensor.size:
+                self.lowering.loop([(value, buffer)])
+        return found
+
+    def again(self, values: Sequence[Value]) -> list[llvm.Value]:
+        """All are computed before the first of them takes another's place."""
+        found = self._scalars(values)
         moves: list[tuple[Place, MemoryPiece, int]] = []
-        for value, buffer in zip(values, buffers, strict=True):
+        for value, buffer in zip(values, self.buffers, strict=True):
             if buffer is None or self.lowering.places.get(value) == buffer:
                 continue
             source = self.lowering.stored(value)
-            if source in buffers:
+            if source in self.buffers:
                 copy = self.worker.reserve(value.tensor.bytes)
                 updates.copy(self.worker, source, copy, value.tensor.bytes)
                 source = copy
             moves.append((source, buffer, value.tensor.bytes))
         for source, buffer, size in moves:
             updates.copy(self.worker, source, buffer, size)
+        return found
 
-    def loop(self, op: Op) -> None:
-        f, (region,) = self.f, op.regions
-        lower, upper = (self.integer(value) for value in op.operands[:2])
-        start = op.operands[2:]
-        buffers = self.buffers(op.results)
-        for value, buffer in zip(start, buffers, strict=True):
-            if buffer is not None:
-                self.fill(value, buffer)
-        like = self.scalars(start)
-        self.hazards.forget()
-        with f.for_range(lower, upper, op.step, flat(like)) as loop:
-            with self.inside():
-                self.know(region.arguments[0], f.cast("trunc", loop.index, "i32"))
-                self.bind(region.arguments[1:], buffers, unflat(loop.carried, like))
-                self.region(region)
-                following = flat(self.scalars(region.results))
-                self.carry(region.results, buffers)
-            loop.carry(*following)
-        self.hazards.forget()
-        self.bind(op.results, buffers, unflat(loop.results, like))
+    def bind(self, values: Sequence[Value], found: Sequence[llvm.Value]) -> None:
+        left = iter(unflat(found, self.registers))
+        for value, buffer in zip(values, self.buffers, strict=True):
+            if buffer is None:
+                self.code.know(value, next(left))
+            else:
+                self.lowering.places[value] = buffer
 
-    def while_loop(self, op: Op) -> None:
-        """Carried scalars lie on the stack while code is emitted; LLVM takes them off again."""
-        f, (condition, body) = self.f, op.regions
-        buffers = self.buffers(op.results)
-        for value, buffer in zip(op.operands, buffers, strict=True):
-            if buffer is not None:
-                self.fill(value, buffer)
-        like = self.scalars(op.operands)
-        places = [f.alloca(one.type, align=8) for one in flat(like)]
-
-        def keep(registers: Sequence[Register]) -> None:
-            for one, place in zip(flat(registers), places, strict=True):
-                f.store(one, place, align=8)
-
-        def taken() -> list[Register]:
-            pairs = zip(flat(like), places, strict=True)
-            return unflat([f.load(one.type, place, align=8) for one, place in pairs], like)
-
-        keep(like)
-        head, turn, done = f.label(), f.label(), f.label()
-        f.jump(head)
-        f.start_block(head)
-        self.hazards.forget()
-        with self.inside():
-            self.bind(condition.arguments, buffers, taken())
-            self.region(condition)
-            holds = self.scalar(condition.results[0])
-        assert isinstance(holds, llvm.Value)
-        f.branch(holds, turn, done)
-        f.start_block(turn)
-        with self.inside():
-            self.bind(body.arguments, buffers, taken())
-            self.region(body)
-            following = self.scalars(body.results)
-            self.carry(body.results, buffers)
-        keep(following)
-        f.jump(head)
-        f.start_block(done)
-        self.hazards.forget()
-        self.bind(op.results, buffers, taken())
-
-    def branches(self, op: Op) -> None:
-        """`if` (then, else) and `case` (by number; the last one for numbers out of range)."""
-        chosen = self.scalar(op.operands[0])
-        assert isinstance(chosen, llvm.Value)
-        buffers = self.buffers(op.results)
-        like: list[Register] = []
-
-        def side(region: Region) -> list[llvm.Value]:
-            with self.inside():
-                self.region(region)
-                found = self.scalars(region.results)
-                for value, buffer in zip(region.results, buffers, strict=True):
-                    if buffer is not None:
-                        self.fill(value, buffer)
-            like[:] = found
-            return flat(found)
-
-        def decide(number: int) -> Sequence[llvm.Value]:
-            if number == len(op.regions) - 1:
-                return side(op.regions[number])
-            test = chosen if op.name == "if" else self.f.compare("eq", chosen, number)
-            self.hazards.forget()
-            branch = self.f.if_else(test)
-            with branch.then():
-                branch.give(*side(op.regions[number]))
-            self.hazards.forget()
-            with branch.otherwise():
-                branch.give(*decide(number + 1))
-            self.hazards.forget()
-            return branch.results
-
-        found = decide(0)
-        self.bind(op.results, buffers, unflat(found, like))
+    def _scalars(self, values: Sequence[Value]) -> list[llvm.Value]:
+        self.registers = [self.code.scalar(value) for value in values if not value.rank]
+        return flat(self.registers)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
+from ..frame import load_matrices, where
 from ..layouts import Addresses, LinearLayout, MatrixAccess, SharedAccess
 from .analysis import OperandSource
 from .distributed_layout import DistributedLayout, copies
@@ -111,10 +112,11 @@ def _write(e: Emitter, source: OperandSource, rows: PaddedTile) -> None:
         at = layout.places[access.registers[0]]
         if at is None:
             continue
-        held = e.block.both(owner, e.block.inside(layout, at))
+        held = e.both(owner, e.block.inside(layout, at))
         raw = [raw_bits(e.f, tile[number], value.element) for number in access.registers]
         pointer = e.block.place(rows, common, access)
-        e.guarded(held, lambda p=pointer, r=raw: _store(e.f, r, p, rows.size))
+        with where(e.f, held):
+            e.f.store(e.f.joined(raw), pointer, align=rows.size * len(raw))
 
 
 def _clear(e: Emitter, rows: PaddedTile) -> None:
@@ -127,7 +129,8 @@ def _clear(e: Emitter, rows: PaddedTile) -> None:
         if start + e.block.threads * CHUNK > rows.bytes:
             held = f.compare("ult", at, rows.bytes - start)
         pointer = e.block.place(rows, at, SharedAccess((), 0, start))
-        e.guarded(held, lambda p=pointer: f.store(zero, p, align=CHUNK))
+        with where(e.f, held):
+            f.store(zero, pointer, align=CHUNK)
 
 
 def raw_bits(f: llvm.Function, register: object, element: object) -> llvm.Value:
@@ -135,10 +138,6 @@ def raw_bits(f: llvm.Function, register: object, element: object) -> llvm.Value:
     assert isinstance(register, llvm.Value)
     raw = elements.narrow(f, register, element)
     return f.bitcast(raw, f"i{llvm.bits_of(raw.type)}")
-
-
-def _store(f: llvm.Function, raw: Sequence[llvm.Value], pointer: llvm.Value, size: int) -> None:
-    f.store(f.joined(raw), pointer, align=size * len(raw))
 
 
 Place = tuple[int, ...]  # own, depth
@@ -187,18 +186,6 @@ class Words:
         """Bytes from one part of the sum to the next, where it is a multiple of a swizzle's period
         long."""
         return self.seen.inverse().apply(dim1=depth) * self.rows.size
-
-
-def load_matrices(
-    f: llvm.Function, pointer: llvm.Value, count: int, transposed: bool
-) -> list[llvm.Value]:
-    """8 by 16-byte matrices whose rows the lanes point to: a register of each."""
-    middle = ".trans" if transposed else ""
-    name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{middle}.b16.p3"
-    if count == 1:
-        return [f.call(name, "i32", pointer, declare=True)]
-    both = f.call(name, "{ " + ", ".join(["i32"] * count) + " }", pointer, declare=True)
-    return [f.emit("i32", f"extractvalue {both}, {n}") for n in range(count)]
 
 
 def held_words(

@@ -12,7 +12,7 @@ from ...llvm.elements import Pair, Register
 from ...llvm.index import linear
 from ...plain.monoid import Reduction, flat, unflat
 from .. import layouts
-from ..frame import shuffle
+from ..frame import shuffle, where
 from .block_wide import emit_block_wide
 from .distributed_layout import LANE_BITS, DistributedLayout
 from .emitter import Emitter
@@ -36,7 +36,7 @@ def reduce(e: Emitter, op: Op) -> None:
         first = reduction.read(e.f, [e.scalar(initial)])
         tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
     tile = [one and reduction.finished(e.f, [one])[0] for one in tile]
-    e.set(op.result, layout, tile)
+    e.bind(op.result, tile, layout)
 
 
 def _registers(
@@ -131,9 +131,10 @@ def _warps(
         place, register = layout.places[number], tile[number]
         assert place is not None and register is not None
         at = block.scalar(linear(block.index(layout, place), layout.dims))
-        held = block.both(first, block.inside(layout, place))
+        held = e.both(first, block.inside(layout, place))
         pointer = f.pointer(own, f.mul(at, size * parts), "i8")
-        e.guarded(held, lambda p=pointer, r=register: _write(e, p, r, size))
+        with where(e.f, held):
+            _write(e, pointer, register, size)
     block.hazards.read(piece)
     found: Tile = [None] * layout.count
     for number in layout.alive:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Value
 from ... import llvm
+from ...llvm import elementwise
 from ...llvm.elements import Register
 from ..atoms import thread_copy
 from .analysis import MovingLoop, OperandSource, WindowLoad
 from .copies import commit, copy, wait
 from .emitter import Emitter
-from .operands import ProductOperand
+from .operands import ProductOperand, staged
 from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
 
 MOST_STAGES = 4
@@ -28,6 +29,7 @@ SHARE = 2  # blocks that a multiprocessor should hold at once
 class Ring:
     """The loads of a loop that run ahead, and the rows that each of them fills in a stage."""
 
+    e: Emitter
     loop: MovingLoop
     windows: tuple[WindowLoad, ...]
     sources: tuple[OperandSource, ...]
@@ -39,8 +41,64 @@ class Ring:
         """Of one stage, for each load."""
         return tuple(rows.bytes for rows in self.rows)
 
+    def begin(self, lower: llvm.Value, upper: llvm.Value) -> llvm.Value:
+        """Copies of the first turns. Returns the first turn's stage."""
+        f = self.e.f
+        for turn in range(self.stages - 1):
+            at = f.add(lower, turn * self.loop.op.step)
+            with f.if_then(f.compare("slt", at, upper)):
+                self._fill(at, llvm.constant("i32", turn))
+            commit(f)
+        return llvm.constant("i32", 0)
 
-def ring(e: Emitter, op: Op) -> Ring | None:
+    def turn(self, index: llvm.Value, upper: llvm.Value, number: llvm.Value) -> llvm.Value:
+        """The head of a turn: a stage has arrived, another one is filled. Returns the next one."""
+        f, last = self.e.f, self.stages - 1
+        wait(f, self.stages - 2)
+        self.e.hazards.meet()
+        at = f.add(index, last * self.loop.op.step)
+        before = f.select(f.compare("eq", number, 0), last, f.sub(number, 1))
+        with f.if_then(f.compare("slt", at, upper)):
+            self._fill(at, before)
+        commit(f)
+        for source, rows in zip(self.sources, self.rows, strict=True):
+            self.e.scope.rings[source.origin] = self._stage(rows, number)
+        following = f.add(number, 1)
+        return f.select(f.compare("eq", following, self.stages), 0, following)
+
+    def end(self) -> None:
+        """No copy is on its way any more, and the stages are free."""
+        wait(self.e.f, 0)
+        for source in self.sources:
+            self.e.block.arena.give(self.e.scope.staged.pop((source.origin, "ring")).piece)
+
+    def _stage(self, rows: PaddedTile, number: llvm.Value) -> PaddedTile:
+        return replace(rows, stage=self.e.f.mul(number, rows.bytes))
+
+    def _fill(self, at: llvm.Value, number: llvm.Value) -> None:
+        scalars = _Scalars(self.e, self.loop, at)
+        for window, source, rows in zip(self.windows, self.sources, self.rows, strict=True):
+            offsets = _offsets(self.e, window, scalars)
+            copy(self.e, source, self._stage(rows, number), offsets)
+
+
+def ahead(e: Emitter, op: Op) -> Ring | None:
+    """What a loop's code does before it: operands that the loop does not change lie in shared
+    memory; the ring of those that it does, where there is one."""
+    inside = set(op.regions[0].walk())
+    for product in e.facts.products:
+        plan = e.assignment.products.get(product.op)
+        for operand in plan.operands if plan is not None and product.op in inside else ():
+            owner = operand.source.origin.op
+            if owner is not None and owner not in inside:
+                staged(e, operand)
+    found = _ring(e, op)
+    if found is not None:
+        e.rings.append(found)
+    return found
+
+
+def _ring(e: Emitter, op: Op) -> Ring | None:
     """The ring of a loop; None where nothing can run ahead."""
     if thread_copy(e.target.architecture, "global", "shared", CHUNK) is None:
         return None
@@ -79,55 +137,7 @@ def ring(e: Emitter, op: Op) -> Ring | None:
         e.scope.staged[operand.source.origin, "ring"] = rows[-1]
         e.block.hazards.write(piece)
     sources = tuple(operand.source for operand in operands)
-    return Ring(loop, windows, sources, tuple(rows), stages)
-
-
-def begin(e: Emitter, ring: Ring, lower: llvm.Value, upper: llvm.Value) -> None:
-    """Copies of the first turns."""
-    f = e.f
-    for turn in range(ring.stages - 1):
-        at = f.add(lower, turn * ring.loop.op.step)
-        with f.if_then(f.compare("slt", at, upper)):
-            _fill(e, ring, at, llvm.constant("i32", turn))
-        commit(f)
-
-
-def turn(
-    e: Emitter, ring: Ring, index: llvm.Value, upper: llvm.Value, slot: llvm.Value
-) -> llvm.Value:
-    """The head of a turn: `slot` has arrived, another one is filled. Returns the next slot."""
-    f = e.f
-    wait(f, ring.stages - 2)
-    e.block.hazards.meet()
-    ahead = f.add(index, (ring.stages - 1) * ring.loop.op.step)
-    last = f.select(f.compare("eq", slot, 0), ring.stages - 1, f.sub(slot, 1))
-    with f.if_then(f.compare("slt", ahead, upper)):
-        _fill(e, ring, ahead, last)
-    commit(f)
-    for source, rows, size in zip(ring.sources, ring.rows, ring.bytes, strict=True):
-        e.scope.rings[source.origin] = _stage(e, rows, slot, size)
-    following = f.add(slot, 1)
-    return f.select(f.compare("eq", following, ring.stages), 0, following)
-
-
-def end(e: Emitter, ring: Ring) -> None:
-    """No copy is on its way any more, and the stages are free."""
-    wait(e.f, 0)
-    for source in ring.sources:
-        e.block.arena.give(e.scope.staged.pop((source.origin, "ring")).piece)
-
-
-def _stage(e: Emitter, rows: PaddedTile, slot: llvm.Value, size: int) -> PaddedTile:
-    return replace(rows, stage=e.f.mul(slot, size))
-
-
-def _fill(e: Emitter, ring: Ring, at: llvm.Value, slot: llvm.Value) -> None:
-    scalars = _Scalars(e, ring.loop, at)
-    for window, source, rows, size in zip(
-        ring.windows, ring.sources, ring.rows, ring.bytes, strict=True
-    ):
-        offsets = _offsets(e, window, scalars)
-        copy(e, source, _stage(e, rows, slot, size), offsets)
+    return Ring(e, loop, windows, sources, tuple(rows), stages)
 
 
 class _Scalars:
@@ -143,7 +153,7 @@ class _Scalars:
             op = value.op
             varies = op is not None and op in self.inner and op.operands
             self.known[value] = (
-                self.e.apply(op, [self.of(operand) for operand in op.operands])
+                elementwise.applied(self.e.f, op, [self.of(operand) for operand in op.operands])
                 if varies and op is not None
                 else self.e.scalar(value)
             )

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from .control import branches, tile_for, while_loop
+from collections.abc import Callable
+
+from ....hlo.graph import Op
+from .control import CONTROL
 from .convolution import convolution
 from .copies import copy
 from .dot import dot
-from .emitter import Rules
+from .emitter import Emitter, Rules
 from .exchange import converted
 from .reduce import reduce
+from .ring import ahead
 from .windows import load, loaded, store
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[[Emitter, Op], None]] = {
+    **CONTROL,
     "tile_load": load,
     "tile_gather": load,
     "tile_store": store,
     "tile_scatter": store,
-    "tile_for": tile_for,
-    "while": while_loop,
-    "if": branches,
-    "case": branches,
     "reduce": reduce,
     "dot_general": dot,
     "convolution": convolution,
 }
-RULES = Rules(_OPERATIONS, loaded, converted, copy)
+RULES = Rules(_OPERATIONS, loaded, converted, copy, ahead)
