@@ -103,11 +103,13 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     return _GroupedEmitter(module, name, product, engine, depth, left, right).emit()
 
 
-def _loops(left: LeftRows, right: RightGroups, depth: int) -> list[tuple[int, int, int]]:
-    """The depth in steps of four bytes: how many, and how many bytes apart on either side; empty
-    where the sides have no loops in common."""
+def _loops(
+    left: LeftRows, right: RightGroups, depth: int, columns: int = GROUP_COLUMNS
+) -> list[tuple[int, int, int]]:
+    """The depth in steps of four bytes: how many, and how many bytes apart on the left side and in
+    a group of so many columns; empty where the sides have no loops in common."""
     *outer, inner = left.runs(depth)
-    sides = (*outer, Segment(inner.size // 4, 4)), right.runs(GROUP_COLUMNS)
+    sides = (*outer, Segment(inner.size // 4, 4)), right.runs(columns)
     whole, other = (Dimension(depth // 4, tuple(segments)) for segments in sides)
     return merged_depth(align(whole, other) or [])
 
@@ -126,7 +128,6 @@ class _GroupedEmitter:
         self.module, self.name, self.product, self.engine = module, name, product, engine
         self.depth, self.left, self.right = depth, left, right  # depth: bytes, padded
         self.width = GROUP_COLUMNS
-        self._loops = _loops(left, right, depth)
         self.columns = ColumnGroups(ColumnGroup(_LANES, VECTORS), product.columns)
         self.groups = self.columns.count
         self.units, self.rest = divmod(product.rows, engine.unit)
@@ -216,7 +217,8 @@ class _GroupedEmitter:
         else:
             pairs.emit_vector_micro(
                 self.module, name, engine.elements, rows, group.vectors,
-                self._loops, self.left.pitch, tile_pitch, self._fetched,
+                _loops(self.left, self.right, self.depth, group.columns), self.left.pitch,
+                tile_pitch, self._fetched,
             )  # fmt: skip
 
     @property

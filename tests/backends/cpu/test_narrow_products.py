@@ -11,6 +11,7 @@ import girih
 from girih.backends.cpu import codegen
 from girih.backends.cpu.contract.grouped import engine_for
 from girih.backends.cpu.contract.lines import WindowLines
+from girih.backends.cpu.contract.packing import _Panels
 from girih.hlo.build import Builder
 from girih.hlo.graph import Function, Module, Value, Weight
 from girih.hlo.interpret import interpret
@@ -148,32 +149,57 @@ def test_any_number_of_workers_gives_the_same_bits() -> None:
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("features_last", [True, False])
 @pytest.mark.parametrize(
-    "features, outputs, kernel, step", [(32, 48, 3, 1), (5, 20, 3, 2), (64, 64, 1, 1)]
+    "features, outputs, kernel, step, groups, dilation",
+    [
+        (32, 48, 3, 1, 1, 1),
+        (5, 20, 3, 2, 1, 1),
+        (64, 64, 1, 1, 1, 1),
+        (64, 128, 3, 1, 2, 1),  # whole panels in a group
+        (24, 48, 3, 2, 3, 1),  # none
+        (16, 64, 4, 1, 1, 2),  # transposed: each phase reads every other tap
+    ],
 )
 def test_convolutions(
-    level: str, features_last: bool, features: int, outputs: int, kernel: int, step: int
-) -> None:
+    level: str, features_last: bool, features: int, outputs: int, kernel: int, step: int,
+    groups: int, dilation: int,
+) -> None:  # fmt: skip
     size, pad = 9, kernel // 2
     dims = (2, size, size, features) if features_last else (2, features, size, size)
     feature, first = (3, 1) if features_last else (1, 2)
-    weight = TensorType((outputs, features, kernel, kernel), BF16)
-    out = (size + 2 * pad - kernel) // step + 1
+    weight = TensorType((outputs, features // groups, kernel, kernel), BF16)
+    out = ((size - 1) * dilation + 1 + 2 * pad - kernel) // step + 1
     result = (2, out, out, outputs) if features_last else (2, outputs, out, out)
     b = Builder()
     (x,) = b.arguments([TensorType(dims, BF16)])
     y = b(
         "convolution", x, b("weight", type=weight, weight="w"), type=TensorType(result, F32),
-        window_strides=(step, step), padding=((pad, pad), (pad, pad)), lhs_dilation=(1, 1),
-        rhs_dilation=(1, 1), window_reversal=(False, False), input_batch_dimension=0,
+        window_strides=(step, step), padding=((pad, pad), (pad, pad)),
+        lhs_dilation=(dilation, dilation), rhs_dilation=(1, 1),
+        window_reversal=(dilation > 1, dilation > 1), input_batch_dimension=0,
         input_feature_dimension=feature, input_spatial_dimensions=(first, first + 1),
         kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
         kernel_spatial_dimensions=(2, 3), output_batch_dimension=0,
         output_feature_dimension=feature, output_spatial_dimensions=(first, first + 1),
-        feature_group_count=1, batch_group_count=1,
+        feature_group_count=groups, batch_group_count=1,
     )  # fmt: skip
     module = Module({"main": Function("main", b.region([y]))})
     module = module.with_weights({"w": Weight("w", numbers(weight))})
     agree(module, numbers(TensorType(dims, BF16)), level=level)
+
+
+def test_windows_of_packed_weights() -> None:
+    """Panels of a tile are windows of a packed weight; so are steps of its depth, unless kernels
+    may read behind the last one."""
+    type = TensorType((4, 6, 1), BF16)
+    for whole in (False, True):
+        panels = _Panels((1,), (0, 2), 2, type.dims, 2, whole=whole)
+        windows = panels.packing.windows
+        assert windows is not None
+        assert windows.steps == ((0, 2), None if whole else (1, 2), None, None)
+    taps = _Panels((2, 3, 1), (0,), 32, (64, 16, 3, 3), 2).packing.windows
+    assert taps is not None
+    assert taps.steps == ((0, 32), None, None, None)
+    assert _Panels((1,), (0,), 32, (64, 16), 2, 32).packing.windows is None
 
 
 @pytest.mark.parametrize("level", levels())
