@@ -78,7 +78,7 @@ def rows_of(text: str) -> list[tuple[str, ...]]:
 
 def failures(reasons: Mapping[str, Sequence[str]]) -> str:
     """The list of what does not work, each reason with where that is."""
-    lines = [f"- {words} ({', '.join(places)})\n" for words, places in sorted(reasons.items())]
+    lines = [f"- {words} ({'; '.join(places)})\n" for words, places in sorted(reasons.items())]
     return "\nWhat does not work, with the first reason:\n\n" + "".join(lines) if lines else ""
 
 
@@ -86,7 +86,7 @@ def failures_of(text: str) -> dict[str, list[str]]:
     """The list in a section, read back."""
     lines = [line[2:-1] for line in text.splitlines() if line.startswith("- `")]
     pairs = [line.rpartition(" (") for line in lines]
-    return {words: places.split(", ") for words, _, places in pairs}
+    return {words: places.split("; ") for words, _, places in pairs}
 
 
 def markdown_rows(*rows: Sequence[str]) -> str:
