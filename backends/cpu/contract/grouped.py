@@ -111,7 +111,8 @@ def _loops(
     *outer, inner = left.runs(depth)
     sides = (*outer, Segment(inner.size // 4, 4)), right.runs(columns)
     whole, other = (Dimension(depth // 4, tuple(segments)) for segments in sides)
-    return merged_depth(align(whole, other) or [])
+    found = align(whole, other)
+    return [] if found is None else merged_depth(found) or [(1, 4, 4 * columns)]
 
 
 class _GroupedEmitter:

@@ -125,6 +125,6 @@ def test_a_result_along_the_dim_is_not_walked():
 def test_stages_of_attention():
     module, _ = simplified("attention")
     group = make_group(module.body.ops, module.body.arguments, module.body.results)
-    way = streams(group.ops, group.roots)[0]
+    way = group.streams()[0]
     folds = [op.name for op in group.ops if way.stages[op.results[0]] is StreamStage.FOLD]
     assert folds == ["reduce", "reduce", "dot_general"]

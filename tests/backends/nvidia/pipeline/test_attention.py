@@ -12,7 +12,6 @@ from girih.backends.nvidia.pipeline.configuration import Style
 from girih.hlo.graph import Op, arguments
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
-from girih.optimizer.tiles.streaming import streams
 
 from .support import SMALL, attention, check, check_call, compare, random
 
@@ -61,7 +60,7 @@ def streamed(function: Any, inputs: list[np.ndarray], sizes: tuple[int, ...], st
     body = module.body
     group = make_group(body.ops, body.arguments, body.results)
     own = arguments(body.argument_types)
-    return build_kernel(group, own, sizes, "k", streams(group.ops, group.roots)[0], step)
+    return build_kernel(group, own, sizes, "k", group.streams()[0], step)
 
 
 def test_a_group_that_connect_makes() -> None:
