@@ -9,7 +9,7 @@ import pytest
 from girih.backends import find
 from girih.hlo.access import reshaped
 from girih.hlo.assumptions import Assumptions
-from girih.hlo.deciding import decided_by, deciding
+from girih.hlo.deciding import at_hint, decided_by, deciding, once
 from girih.hlo.graph import Module, Op
 from girih.hlo.interpret import interpret
 from girih.hlo.offsets import Offsets
@@ -59,6 +59,25 @@ def test_what_is_proven_of_sizes_is_proven_of_expressions() -> None:
         assert not never_above(64, N)
         assert whole_span(N).last is expression(N - 1)
         assert not decisions.guards
+
+
+def test_what_depends_on_no_likely_call_is_found_once() -> None:
+    memo: dict = {}
+    made: list[str] = []
+
+    def fixed() -> int:
+        made.append("fixed")
+        return 1
+
+    for rows in (100, 7):
+        with deciding(FACTS, {"n": rows, "m": 64}) as decisions:
+            assert once(memo, "fixed", fixed) == 1 and not decisions.asked
+            assert once(memo, "hint", lambda: at_hint(N)) == rows and decisions.asked
+            assert once(memo, "guard", lambda: N <= 50) == (rows <= 50) and decisions.guards
+    assert made == ["fixed"]
+    with deciding(Assumptions({"n": Symbol(1, 8)}), {"n": 4}):  # other facts
+        once(memo, "fixed", fixed)
+    assert made == ["fixed"] * 2
 
 
 def test_a_dim_that_fits_one_tile_has_one() -> None:
