@@ -160,8 +160,14 @@ class _Rewriter:
         if value not in self.forms or value in self.plain:
             return self.plain.get(value, value)
         order, form = self.forms[value]
-        back = tuple(order.index(d) for d in range(len(order)))
-        made = self.plain[value] = self.move(form, back, value not in self.weak)
+        op = value.op
+        if op is not None and op.name == "broadcast_in_dim":  # what is repeated is less to move
+            source = self.value(op.operands[0])
+            made = self.builder.broadcast(source, value.dims, op.broadcast_dimensions)
+        else:
+            back = tuple(order.index(d) for d in range(len(order)))
+            made = self.move(form, back, value not in self.weak)
+        self.plain[value] = made
         return made
 
     def form(self, value: Value, order: Permutation) -> Value:

@@ -154,6 +154,23 @@ def test_repeated_pixels_keep_their_features():
     assert "transpose" not in names(changed(body, (1, 3, 6, 6)))
 
 
+def test_what_is_repeated_is_moved_before():
+    """A number for each feature, spread over pixels that are needed features first."""
+
+    def body(b: Builder, x: Value, other: Value) -> list[Value]:
+        zero = b.constant(0, f32())
+        mean = b.reshape(b.reduce("add", convolve(b, x, 64), zero, (2, 3)), (1, 64, 1, 1))
+        gate = convolve(b, mean, 64, 1)
+        wide = b.broadcast(gate, (1, 64, 32, 32), (0, 1, 2, 3))
+        return [b("reverse", wide, dimensions=(3,)), other]
+
+    result = changed(body, (1, 3, 16, 16), (2, 2))
+    assert "transpose" not in names(result)
+    assert [op.output_feature_dimension for op in result.body.ops if op.name == "convolution"] == [
+        3, 3,
+    ]  # fmt: skip
+
+
 def test_each_part_decides_for_itself():
     """One convolution whose result is cheap beside its flops, and one that would move more."""
 
