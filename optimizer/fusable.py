@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Dense, Op
+from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
 
 # Index operations that an emitter can follow inside another kernel, and whether vectors are kept.
@@ -64,8 +66,9 @@ def widens(op: Op) -> bool:
 _WIDENED = {"f16", "bf16", "f32", "f64"}
 
 
-def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bool]:
-    """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones."""
+def reshape_moves(before: Sequence[Dim], after: Sequence[Dim]) -> tuple[bool, bool]:
+    """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones. Of
+    sizes that calls decide, where some are 1 in a call it may do less than is said."""
     left = [d for d in before if d != 1]
     right = [d for d in after if d != 1]
     splits = merges = False
@@ -73,17 +76,25 @@ def reshape_moves(before: Sequence[int], after: Sequence[int]) -> tuple[bool, bo
         a, b = left.pop(0), right.pop(0)
         if a == b:
             continue
-        if a > b:
+        if _is_smaller(b, a):
             splits = True
-            while b < a and right:
+            while b != a and right and _is_smaller(b, a):
                 b *= right.pop(0)
         else:
             merges = True
-            while a < b and left:
+            while a != b and left and _is_smaller(a, b):
                 a *= left.pop(0)
         if a != b:
             return True, True
     return splits, merges
+
+
+def _is_smaller(one: Dim, other: Dim) -> bool:
+    """Which of two different sizes is smaller, or as large in some calls. It leaves no guard: where
+    dims begin and end together, equal products say, whichever side was multiplied first."""
+    if surely_at_most(one, other):
+        return True
+    return not surely_at_most(other, one) and at_hint(one) < at_hint(other)
 
 
 def respells(op: Op) -> bool:

@@ -3,12 +3,17 @@
 import numpy as np
 import pytest
 
+from girih.hlo.assumptions import Assumptions
 from girih.hlo.build import build_module, build_region
+from girih.hlo.deciding import deciding
 from girih.hlo.graph import Module
 from girih.hlo.interpret import interpret
+from girih.hlo.sizes import Symbol
+from girih.hlo.symbols import SymbolicDim
 from girih.hlo.text import canonical_op
 from girih.hlo.types import F32, I1, I32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
+from girih.optimizer.fusable import reshape_moves
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.sink_reshapes import SinkReshapes
 
@@ -270,3 +275,16 @@ def test_random_graphs_keep_their_meaning(seed):
         return pool[-4:]
 
     fused(build_module([MATRIX, MATRIX], body))
+
+
+@pytest.mark.parametrize("least", (0, 1))
+def test_moves_of_open_reshapes_leave_no_guard(least):
+    """Of sizes that may be 1, or 0, in a call as well: no other plan is needed for those."""
+    b, t = SymbolicDim("b"), SymbolicDim("t")
+    known = Assumptions({"b": Symbol(least, 64), "t": Symbol(least, 512)})
+    with deciding(known, {"b": 4, "t": 128}) as decisions:
+        assert reshape_moves((b, t, 768), (b * t, 768)) == (False, True)
+        assert reshape_moves((b * t, 768), (b, t, 12, 64)) == (True, False)
+        assert reshape_moves((b, t, 768), (t, b, 768)) == (True, True)
+        assert reshape_moves((b, t), (b + 1, t)) == (True, True)
+    assert not decisions.guards
