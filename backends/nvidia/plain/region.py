@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ....hlo.deciding import estimating
 from ....hlo.graph import Op, Region, Value
@@ -20,12 +20,29 @@ from .work import KernelWork, OperationCode, Place, Worker
 Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
 
 
+def refusal(region: Region) -> str:
+    """Why a region has no kernel, "" if it has one."""
+    op = _missing(region.ops)
+    return "" if op is None else str(missing(op, "nvidia"))
+
+
+def _missing(ops: Iterable[Op]) -> Op | None:
+    """The first operation that no code computes."""
+    for op in ops:
+        if supports(op) or op.name in RULES or op.name in EMITTERS:
+            continue
+        simpler = explained(op)
+        found = op if simpler is None else _missing(simpler.ops)
+        if found is not None:
+            return found
+    return None
+
+
 def emit(
     region: Region,
     target: NvidiaTarget,
     flops: float,
     shared: Shared = frozenset(),
-    notes: tuple[str, ...] = (),
     windows: Windows = NONE,
 ) -> KernelCode:
     """The kernel of a region, whose arguments and results are the kernel's operands and results.
@@ -45,7 +62,7 @@ def emit(
     read = [value for value in region.arguments if value in region.uses]
     with estimating():
         moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
-    return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
+    return unit.code(work.launches, flops, moved, scratch=work.scratch)
 
 
 class RegionLowering:
@@ -85,16 +102,8 @@ class RegionLowering:
     def single(self, op: Op) -> None:
         """An operation that is no formula of elements."""
         outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
-        if op.name == "reduce":
-            reductions.reduce(self, op, outputs)
-        elif op.name == "dot_general":
-            products.dot(self, op, outputs[0])
-        elif op.name == "convolution":
-            products.convolution(self, op, outputs[0])
-        elif op.name == "dynamic_update_slice":
-            updates.slice_update(self, op, outputs[0])
-        elif op.name == "scatter":
-            updates.scatter(self, op, outputs)
+        if op.name in RULES:
+            RULES[op.name](self, op, outputs)
         elif op.name in EMITTERS:
             operands = [self.stored(value) for value in op.operands]
             opaque.launch(self.work, op, operands, outputs)
@@ -168,3 +177,15 @@ class RegionLowering:
             for value, register, pointer in zip(values, registers, targets, strict=True):
                 emitter.store(pointer, register, value.element, at)
         self.work.end(step, count)
+
+
+# Operations that are no formulas of elements, with code of their own here.
+RULES: dict[str, Callable[[RegionLowering, Op, Sequence[Place]], None]] = {
+    "reduce": reductions.reduce,
+    "dot_general": lambda lowering, op, outputs: products.dot(lowering, op, outputs[0]),
+    "convolution": lambda lowering, op, outputs: products.convolution(lowering, op, outputs[0]),
+    "dynamic_update_slice": lambda lowering, op, outputs: updates.slice_update(
+        lowering, op, outputs[0]
+    ),
+    "scatter": updates.scatter,
+}
