@@ -64,11 +64,11 @@ def fits(op: Op, target: NvidiaTarget) -> Choice | Limitation:
     if isinstance(found, Choice):
         return found
     notes = (f"a thread for each element: {found}",) if found else ()
-    missing = plain.refusal(region)
-    if missing:
-        return _limited(op, target, "; ".join((missing, *notes)))
+    simpler = plain.fits(region)
+    if isinstance(simpler, str):
+        return _limited(op, target, "; ".join((simpler, *notes)))
     flops = op.definition.flops(op)
-    return Choice(partial(plain.emit, region, target, flops, pairs, within), notes)
+    return Choice(partial(plain.emit, region, target, flops, pairs, within, simpler), notes)
 
 
 def _limited(op: Op, target: NvidiaTarget, reason: str) -> Limitation:

@@ -20,22 +20,20 @@ from .work import KernelWork, OperationCode, Place, Worker
 Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
 
 
-def refusal(region: Region) -> str:
-    """Why a region has no kernel, "" if it has one."""
-    op = _missing(region.ops)
-    return "" if op is None else str(missing(op, "nvidia"))
-
-
-def _missing(ops: Iterable[Op]) -> Op | None:
-    """The first operation that no code computes."""
-    for op in ops:
+def fits(region: Region) -> dict[Op, Region] | str:
+    """What operations without code of their own become; or why a region has no kernel."""
+    found: dict[Op, Region] = {}
+    pending = list(reversed(region.ops))
+    while pending:
+        op = pending.pop()
         if supports(op) or op.name in RULES or op.name in EMITTERS:
             continue
         simpler = explained(op)
-        found = op if simpler is None else _missing(simpler.ops)
-        if found is not None:
-            return found
-    return None
+        if simpler is None:
+            return str(missing(op, "nvidia"))
+        found[op] = simpler
+        pending.extend(reversed(simpler.ops))
+    return found
 
 
 def emit(
@@ -44,12 +42,14 @@ def emit(
     flops: float,
     shared: Shared = frozenset(),
     windows: Windows = NONE,
+    simpler: Mapping[Op, Region] | None = None,
 ) -> KernelCode:
     """The kernel of a region, whose arguments and results are the kernel's operands and results.
 
     shared: pairs of an operand and a result that may be one piece of memory; then every element of
     the operand is only read for the same element of the result.
     windows: the operands and results that begin inside of what is given for them.
+    simpler: what `fits` gives of it.
     """
     unit = Unit(target)
     count = len(region.arguments)
@@ -58,7 +58,7 @@ def emit(
     work = KernelWork(unit, frozenset(slots), types, windows)
     places = {value: KernelMemory(slot) for slot, value in enumerate(region.arguments)}
     outputs = [KernelMemory(count + number) for number in range(len(region.results))]
-    RegionLowering(work, region, places, outputs).run()
+    RegionLowering(work, region, places, outputs, simpler=simpler).run()
     read = [value for value in region.arguments if value in region.uses]
     with estimating():
         moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
@@ -76,15 +76,17 @@ class RegionLowering:
         places: Mapping[Value, Place],
         outputs: Sequence[Place],
         known: Mapping[Value, Override] | None = None,
+        simpler: Mapping[Op, Region] | None = None,
     ) -> None:
         self.work, self.region, self.outputs = work, region, outputs
         self.places, self.known = dict(places), dict(known or {})
+        self.simpler = simpler or {}
 
     def inner(
         self, region: Region, places: Mapping[Value, Place], outputs: Sequence[Place]
     ) -> RegionLowering:
         """Of a region of simpler operations."""
-        return RegionLowering(self.work, region, places, outputs)
+        return RegionLowering(self.work, region, places, outputs, simpler=self.simpler)
 
     def run(self) -> None:
         for op in self.region.ops:
@@ -108,7 +110,7 @@ class RegionLowering:
             operands = [self.stored(value) for value in op.operands]
             opaque.launch(self.work, op, operands, outputs)
         else:
-            simpler = explained(op)
+            simpler = self.simpler.get(op) or explained(op)
             if simpler is None:
                 raise missing(op, "nvidia")
             operands = [self.stored(value) for value in op.operands]
