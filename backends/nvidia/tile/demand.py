@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
+from ....hlo.deciding import largest
 from ....hlo.graph import Op, Region, Value
 from ...llvm import elementwise
 from ...plain.monoid import Reduction
@@ -19,6 +20,7 @@ from ...plain.opaque import WITH_SCRATCH
 from ...plain.single import as_region, explained
 from ..atoms import thread_copy
 from ..evaluator import is_elementwise
+from ..plain import opaque
 from .analysis import MovingLoop, WindowLoad
 from .assign import Assignment
 from .block_wide import SLOT, simpler
@@ -74,14 +76,13 @@ def running_ahead(assignment: Assignment, op: Op) -> RunningAhead | None:
 
 
 class Demand:
-    """`bytes` of a block at most; `reason`: what has memory that only its code tells; `stages` of
-    the rings of loops."""
+    """`bytes` of a block at most; `stages` of the rings of loops."""
 
     def __init__(self, assignment: Assignment, limit: int) -> None:
         self.assignment, self.limit = assignment, limit
         self.facts = assignment.facts
         self.ends: dict[Hashable, int] = {}  # of what is there, at most
-        self.bytes, self.reason = 0, ""
+        self.bytes = 0
         self.stages: dict[Op, int] = {}
         self.region(self.facts.region)
 
@@ -297,11 +298,14 @@ class Demand:
         region = simpler(op) or as_region(op)
         parts = 2 * SLOT * self.assignment.threads  # of a sum of pairs
         for inner in _every(region.ops):
-            if inner.name in WITH_SCRATCH:
-                self.reason = f"a {inner.name}, whose code tells what memory it has"
-            alone = len(region.ops) == 1 and inner is region.ops[0]
-            for value in inner.results:
-                self.keep((op, value), parts + (0 if alone else value.tensor.bytes))
+            if inner.name in WITH_SCRATCH:  # its plain kernel says how much
+                code = opaque.single(inner, self.assignment.target)
+                threads, room = opaque.shares(code, self.assignment.threads)
+                self.keep((op, inner), largest(threads * room))
+            if not elementwise.supports(inner):
+                for value in (*inner.operands, *inner.results):
+                    if value.op is not None:
+                        self.keep((op, value), max(parts, value.tensor.bytes))
         self.leave(outside)
 
 

@@ -34,8 +34,8 @@ def fits(op: Op, target: NvidiaTarget) -> Assignment | str:
         return f"a tile of {largest} words"
     found, limit = Assignment(Facts(op), target), target.architecture.shared_bytes
     demand = Demand(found, limit)
-    if demand.reason or demand.bytes > limit:
-        return demand.reason or f"up to {demand.bytes} bytes of shared memory"
+    if demand.bytes > limit:
+        return f"up to {demand.bytes} bytes of shared memory"
     found.stages = demand.stages
     return found
 
