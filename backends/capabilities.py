@@ -15,28 +15,97 @@ from ..hlo.precision import TF32, may_use_tf32
 class MatrixUnit:
     """What multiplies matrices of elements `left` and `right`, whose products are summed as `sums`.
 
-    grain: rows, columns and depth of the least that it multiplies at once. along: whether it reads
-    operands along the sum alone. row_bytes: rows of an operand in memory are whole multiples of so
-    many bytes. asynchronous: whether windows come, and others multiply, meanwhile.
+    bits: of an element of an operand, in registers and in memory.
+    grain: rows, columns and depth of the least that it multiplies at once; widths: the numbers of
+    columns that it does; threads: that do so together. along: whether it reads operands along the
+    sum alone. row_bytes: rows of an operand in memory are whole multiples of so many bytes.
+    asynchronous: whether windows come, and others multiply, meanwhile. chains: whether sums, cut to
+    `bits`, are a left operand where they stand in registers.
     """
 
     left: str
     right: str
     sums: str
+    bits: int
     grain: tuple[int, int, int]
+    widths: tuple[int, ...]
+    threads: int
     along: bool
     row_bytes: int
     asynchronous: bool = False
+    chains: bool = False
+
+    @property
+    def depth(self) -> int:
+        """Of one step along the sum."""
+        return self.grain[2]
+
+
+@dataclass(frozen=True)
+class BoxCopies:
+    """Copies of windows to shared memory and back that no thread waits for.
+
+    rank: most dims of an array. box: most elements along a dim of what is copied at once; step:
+    most from one of them to the next. swizzles: bytes of a row of what is copied, widest first; a
+    swizzle repeats after `alignment` bytes. stride: bytes of which rows are multiples.
+    """
+
+    rank: int
+    box: int
+    step: int
+    swizzles: tuple[int, ...]
+    alignment: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """Which operations a thread computes element by element, by the type of the first operand;
+    `typed`: of all types. Names are without a dialect."""
+
+    typed: frozenset[str]
+    floats: frozenset[str]
+    booleans: frozenset[str]
+    integers: frozenset[str]
+    complex: frozenset[str]
+
+    def has(self, op: Op) -> bool:
+        """Whether there is code for the operation on such elements."""
+        name = op.name.rsplit(".", 1)[-1]
+        if name in self.typed:
+            return True
+        if not op.operands or op.operands[0].element.kind == "quantized":
+            return False
+        element = op.operands[0].element
+        if element.is_complex:
+            return name in self.complex
+        if element.is_float:
+            return name in self.floats
+        return name in (self.booleans if element.is_bool else self.integers)
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the kernels of a target are made of. copy_bytes: the most that a thread copies at
-    once."""
+    """What the kernels of a target are made of.
+
+    copy_bytes: the most that a thread copies at once. shared_bytes: of a block. processors: that
+    blocks run on. clusters: whether neighbouring blocks share what they bring. boxes: copies that
+    bring windows while threads do something else, if there are any.
+    """
 
     target: str
     units: tuple[MatrixUnit, ...]
     copy_bytes: int
+    shared_bytes: int
+    processors: int
+    formulas: Formulas
+    clusters: bool = False
+    boxes: BoxCopies | None = None
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether there are units that multiply while windows come."""
+        return any(unit.asynchronous for unit in self.units)
 
     def units_of(self, op: Op) -> tuple[MatrixUnit, ...]:
         """What multiplies a contraction's elements; floats of less than 32 bits are summed in

@@ -42,7 +42,6 @@ class Backend:
     from `capabilities`.
     `choices`: what decides beside the cost model, if there is a tuner. `begin`: starts, on other
     threads, what depends on no program. `assemble`: an image in machine code, by architecture.
-    `suits`: whether its products go to the units of the largest grain.
     `in_tiles`: whether its tile functions write results where operands lie.
     `slow`: what an operation costs more than another element type would, "" as a rule.
     `identity`: a text that says all of the target that code depends on, and the tools that make it.
@@ -54,7 +53,8 @@ class Backend:
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point.
-    `capabilities`: what its contractions are made of, where the optimizer chooses their forms.
+    `capabilities`: what its contractions are made of, where the optimizer chooses their forms and
+    which of them become one with what is around.
     `stages`: the texts that a kernel becomes, in order; those of the whole program come before."""
 
     name: str
@@ -64,7 +64,6 @@ class Backend:
     identity: str = ""
     machine: str = ""  # that machine's name, with a digest where it is no typical one
     choices: Choices | None = None
-    suits: Callable[[Op], bool] | None = None
     in_tiles: bool = False
     begin: Callable[[], None] = lambda: None
     lacks: Callable[[Op], str] = lambda op: ""

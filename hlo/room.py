@@ -130,9 +130,14 @@ class OpDefinition:
     strided: ClassVar[bool] = False  # the result is operand 0, or a part, at other strides
     linear: ClassVar[str] = ""  # in operands "together", or in each alone ("separately")
     flow: ClassVar[str] = ""  # its regions are programs: "loop" or "branch"
+    known: ClassVar[bool] = False  # elements of the result follow from attributes alone
     stored: ClassVar[bool] = False  # the result is data of the program
+    loads: ClassVar[bool] = False  # the result is a window of memory
     stores: ClassVar[bool] = False  # it writes into a window of memory
     distinct: ClassVar[bool] = False  # two of them are two, though all is equal
+    numbered: ClassVar[bool] = False  # rows of its window are those of given numbers
+    alias: ClassVar[str] = ""  # the operation of which each is a case, and becomes one
+    uniform: ClassVar[bool] = False  # of a tile function: one number for all of a tile
     opaque: ClassVar[str] = ""  # why there is no `access`; for those without one
     uncut: ClassVar[str] = ""  # why there are no factors; for those without them
     since: ClassVar[str] = "1.0"  # program format that first had it

@@ -322,7 +322,7 @@ def _needed(op: Op) -> list[Value]:
 
 def _external(op: Op) -> bool:
     """Whether a value lies in no memory of the arena, or is a splat that any reader may fill."""
-    return op.name in ("weight", "constant")
+    return op.definition.stored
 
 
 def _repeatable(op: Op) -> bool:

@@ -109,6 +109,15 @@ class MathRates:
 
 
 @dataclass(frozen=True)
+class Limitation:
+    """Why no kernel of a target computes something as a whole; dtype: of what is multiplied."""
+
+    target: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class BlockExecution:
     """How an executor runs blocks of threads, which share its first level of memory by their own
     loads and stores. registers: of 4 bytes, of one executor. Seconds: `fill` from the start of a

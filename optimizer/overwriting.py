@@ -218,7 +218,7 @@ class Results:
                 )
         if not own:
             return ""
-        if op.name in ("if", "case") and set(own) == {-1}:
+        if op.definition.flow == "branch" and set(own) == {-1}:
             return next(filter(None, (_branch(b, names, root, hinders) for b in op.regions)), "")
         alone = len(own) == 1 and own[0] >= 0
         if op.name == "while":

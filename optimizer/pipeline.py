@@ -145,7 +145,7 @@ def lowering_pipeline(
         connect = Connect(
             model,
             choices=backend.choices,
-            suits=backend.suits,
+            capabilities=backend.capabilities,
             finite=options.numerics == "assumes-finite",
             spare=spare,
             in_tiles=backend.in_tiles,

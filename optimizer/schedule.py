@@ -285,7 +285,7 @@ class _Scheduler:
                 self.ends[buffer] = last.get(value, -1)
             if op.name == "while":
                 self.loop(op, position, wanted)
-            elif op.name in ("if", "case"):
+            elif op.definition.flow == "branch":
                 self.branch(op, wanted)
             elif op.name == "constant":
                 self.constant(op)

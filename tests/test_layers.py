@@ -24,8 +24,9 @@ MAY_IMPORT = {
 }
 # What backends take from the optimizer: plans, machines, and what its operations mean.
 MEANINGS = {
-    "expansions", "fusable", "machine", "overwriting", "passes.approximate", "passes.encode",
-    "plan", "schedule", "tuning", "windows",
+    "asynchronous.configuration", "asynchronous.epilogue_loads", "asynchronous.fits",
+    "asynchronous.roles", "asynchronous.work", "expansions", "fusable", "machine", "overwriting",
+    "passes.approximate", "passes.encode", "plan", "schedule", "tiles.raster", "tuning", "windows",
 }  # fmt: skip
 # Choices that still stand in backends, and go to the optimizer: what they take for these.
 CHOICES = {

@@ -237,3 +237,22 @@ def test_few_tables_of_operations() -> None:
                 if len(known) > 1 and 2 * len(known) > len(listed):
                     found.append(f"{module}.{ast.unparse(target)}: {' '.join(listed)}")
     assert len(found) <= TABLES, "\n".join(found)
+
+
+INLINE = 51  # conditions of the optimizer and of backends that list names of operations
+
+
+def test_few_conditions_list_operations() -> None:
+    """As for tables: `op.name in ("a", "b")` is a set of names as well."""
+    names = {definition.name for definition in DEFINITIONS}
+    found = []
+    for module, tree in TREES.items():
+        if module.split(".")[0] in ("optimizer", "backends") and "simulator" not in module:
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                    listed = node.comparators[0]
+                    elements = listed.elts if isinstance(listed, ast.Tuple | ast.Set) else []
+                    values = [one.value for one in elements if isinstance(one, ast.Constant)]
+                    if len(values) > 1 and all(value in names for value in values):
+                        found.append(f"{module}: {ast.unparse(node)}")
+    assert len(found) <= INLINE, "\n".join(found)

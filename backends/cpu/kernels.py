@@ -84,7 +84,7 @@ def is_contraction(op: Op) -> bool:
 
 def kind_of(op: Op) -> str:
     """The fusion kind that a single operation would be."""
-    if op.definition.pattern == "contract" and op.name != "dot":  # a dot_general by now
+    if op.definition.pattern == "contract" and not op.definition.alias:
         return "contract"
     if op.name == "reduce":
         return "reduce"

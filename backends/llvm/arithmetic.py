@@ -12,6 +12,7 @@ from typing import Any
 
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Op
+from ..capabilities import Formulas
 from . import (
     Function,
     Value,
@@ -62,19 +63,7 @@ def apply(f: Function, op: Op, operands: Sequence[Register]) -> Register:
 
 def supports(op: Op) -> bool:
     """Whether `apply` has code for the operation."""
-    name = short_name(op)
-    if name in _TYPED:
-        return True
-    if not op.operands:
-        return False
-    element = op.operands[0].element
-    if element.kind == "quantized":
-        return False
-    if element.is_complex:
-        return name in complex_math.NAMES
-    return name in (
-        _FLOAT if element.is_float else _BOOL if element.is_bool else integers.FUNCTIONS
-    )
+    return FORMULAS.has(op)
 
 
 def unsupported(op: Op, target: str = "cpu") -> UnsupportedError:
@@ -392,3 +381,7 @@ _BOOL: dict[str, Callable[..., Value]] = {
     "maximum": Function.lor,
     "minimum": Function.land,
 }
+
+FORMULAS = Formulas(
+    *map(frozenset, (_TYPED, _FLOAT, _BOOL, integers.FUNCTIONS, complex_math.NAMES))
+)

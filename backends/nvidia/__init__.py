@@ -7,7 +7,6 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.extras import require
-from ...hlo.graph import Op
 from ...optimizer.tuning import Tuner
 from ...options import Options
 from ..cache import open_cache
@@ -16,7 +15,6 @@ from . import build, foreign
 from .assemble import identity_of_ptxas
 from .capabilities import capabilities
 from .machines import label
-from .pipeline.emit import suits
 from .pipeline.functions import FORMULAS
 from .plain import expands
 from .target import DEFAULT, NvidiaTarget, target
@@ -44,14 +42,10 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return build.cubins(image, found)
 
-    def suited(op: Op) -> bool:
-        return suits(op, found)
-
     simulated = name.partition(":")[0] == SIMULATED
     return Backend(
         found.name, build_for_target, model=found.machine, machine=label(found.machine),
         identity=repr((found, "" if simulated else identity_of_ptxas())),
-        suits=suited if found.architecture.warpgroups else None,
         capabilities=capabilities(found.architecture),
         lacks=lambda op: foreign.lacks(op, found), expands=expands,
         assemble=None if simulated else assemble,

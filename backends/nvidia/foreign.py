@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...hlo import ptx
-from ...hlo.errors import UnsupportedError, UserError
+from ...hlo.errors import UserError
 from ...hlo.foreign import Argument, BufferAddress, DeviceCode, Number, read_codes
 from ...hlo.foreign import TensorMap as TensorMapRecord
 from ...hlo.graph import Op, symbols_in
@@ -35,16 +35,17 @@ def _misfit(code: DeviceCode, target: NvidiaTarget) -> str:
     return f"it needs {most} bytes of shared memory, {name} has {limit}" if most > limit else ""
 
 
-def emit(op: Op, target: NvidiaTarget) -> KernelCode:
-    """The first code that fits; UnsupportedError if there is none, UserError for a wrong one."""
+def refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a foreign_call has no kernel, "" if it has one."""
     reason = lacks(op, target)
-    if reason:
-        raise UnsupportedError(f"{_place(op)}: {reason}")
-    if names := symbols_in(op):
-        raise UnsupportedError(
-            f"{_place(op)}: its launches are for fixed sizes, and calls decide {', '.join(names)}; "
-            "fix them with sizes={...} (--size NAME=NUMBER)"
-        )
+    if not reason and (names := symbols_in(op)):
+        reason = f"its launches are for fixed sizes, and calls decide {', '.join(names)}; "
+        reason += "fix them with sizes={...} (--size NAME=NUMBER)"
+    return f"{_place(op)}: {reason}" if reason else ""
+
+
+def emit(op: Op, target: NvidiaTarget) -> KernelCode:
+    """The first code that fits; UserError for a wrong one."""
     codes = [code for code in read_codes(op.codes) if isinstance(code, DeviceCode)]
     code = next(code for code in codes if not _misfit(code, target))
     try:

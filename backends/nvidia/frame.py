@@ -14,17 +14,15 @@ address space back, since every one of them comes from a parameter or from `shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ...hlo.deciding import largest, surely_at_most
 from ...hlo.errors import CompilerBug
-from ...hlo.graph import Op, Region
+from ...hlo.graph import Region
 from ...hlo.symbols import ceildiv, maximum
 from ...hlo.types import TensorType
-from ...optimizer.tiles.write import Unwritable
 from .. import llvm
 from ..llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, Scopes, of_axis
 from ..llvm.places import KERNEL_MARK
@@ -46,36 +44,9 @@ SHARED = "shared"  # the one dynamic array of shared memory
 GRID = 2**31 - 1  # most blocks along x
 
 
-Made = TypeVar("Made")
-
-
-class Unfit(Exception):
-    """An emitter does not take an operation; the plain way does, and a note gives the reason."""
-
-
-def first_that_fits(calls: Iterator[Op], emit: Callable[[Op], Made]) -> Made:
-    """What is made of the first tile function that fits; Unfit, with the last one's reason."""
-    reason = ""
-    try:
-        for call in calls:
-            try:
-                return emit(call)
-            except Unfit as unfit:
-                reason = str(unfit)
-    except Unwritable as unwritable:
-        reason = reason or str(unwritable)
-    raise Unfit(reason)
-
-
 def is_fixed(region: Region) -> bool:
     """Whether no call decides sizes in it."""
     return all(kind.is_static for kind in region.types if isinstance(kind, TensorType))
-
-
-def require_fixed(region: Region) -> None:
-    """Unfit where calls decide sizes: an emitter that has no code for them says so first."""
-    if not is_fixed(region):
-        raise Unfit("calls decide its sizes")
 
 
 @dataclass(frozen=True)
@@ -143,10 +114,9 @@ class Unit:
         moved: float,
         *,
         scratch: int = 0,
-        notes: tuple[str, ...] = (),
     ) -> KernelCode:
         """The finished kernel; `moved` in bytes."""
-        return KernelCode(self.text(), tuple(launches), flops, float(moved), scratch, notes)
+        return KernelCode(self.text(), tuple(launches), flops, float(moved), scratch)
 
 
 class Entry:

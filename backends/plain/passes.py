@@ -127,4 +127,4 @@ def _choose_saves(region: Region, outer: int, passes: Sequence[RowPass]) -> None
 
 def _per_element(op: Op, outer: int) -> bool:
     """Whether it is computed for each element of a row rather than once per row."""
-    return math.prod(op.results[0].dims[outer:]) != 1 and op.name not in ("constant", "iota")
+    return math.prod(op.results[0].dims[outer:]) != 1 and not op.definition.known

@@ -177,6 +177,7 @@ class Dot(OpDefinition, name="dot"):
     """result = lhs's last dimension contracted with rhs's first."""
 
     pattern = "contract"
+    alias = "dot_general"
     linear = "separately"
     lhs = operand()
     rhs = operand()

@@ -443,6 +443,7 @@ class Iota(OpDefinition, name="iota"):
     """result[i] = i[iota_dimension]."""
 
     pattern = "source"
+    known = True
     iota_dimension = attribute(int)
     C1 = constraint(
         "0 <= iota_dimension < rank(result)",

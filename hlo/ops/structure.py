@@ -18,6 +18,7 @@ class Constant(OpDefinition, name="constant"):
     """result = value."""
 
     pattern = "source"
+    known = True
     stored = True
     value = attribute(Dense)
 

@@ -162,6 +162,7 @@ class TileId(OpDefinition, name="tile_id"):
 
     pattern = "tile"
     uncut = _INSIDE
+    uniform = True
     since = "1.1"
     axis = attribute(int)
     C1 = constraint("0 <= axis", lambda o: o.axis >= 0)
@@ -179,6 +180,7 @@ class TileBound(OpDefinition, name="tile_bound"):
 
     pattern = "tile"
     uncut = _INSIDE
+    uniform = True
     since = "1.5"
     size = attribute(object)
     C1 = constraint(
@@ -211,6 +213,7 @@ class TileLoad(OpDefinition, name="tile_load"):
     pattern = "tile"
     uncut = _INSIDE
     since = "1.1"
+    loads = True
     memory = operand()
     offsets = variadic()
     sizes = attribute(tuple)
@@ -241,6 +244,8 @@ class TileGather(OpDefinition, name="tile_gather"):
     pattern = "tile"
     uncut = _INSIDE
     since = "1.1"
+    numbered = True
+    loads = True
     memory = operand()
     rows = operand()
     offsets = variadic()
@@ -345,6 +350,7 @@ class TileScatter(_Store, name="tile_scatter"):
     Two equal indices need `combine`; indices outside the memory are not stored.
     """
 
+    numbered = True
     memory = operand()
     value = operand()
     rows = operand()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...hlo.deciding import estimating
 from ...hlo.graph import Op, Region
 from ..cost.blocks import BlockCounter, LargestGrain
-from ..machine import Machine
+from ..machine import Limitation, Machine
 from ..tiles.contraction import contraction_group, tilings
 from ..tiles.write import Unwritable
 from .operand_layout import misread
@@ -23,15 +23,6 @@ class Tiled(NamedTuple):
 
     kind: type[BlockCounter]
     seconds: float
-
-
-@dataclass(frozen=True)
-class Limitation:
-    """Why no kernel of a target computes something as a whole; dtype: of what is multiplied."""
-
-    target: str
-    dtype: str
-    reason: str
 
 
 class Tilings:

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.sizes import SizeConstraint
 from ...hlo.verify import FUSED, Level
+from ..asynchronous.configuration import PipelineConfiguration
+from ..asynchronous.fits import fits
 from ..cost.blocks import BlockCounter, LargestGrain, counter_of
 from ..cost.estimate import Counter, Tiling, plans
 from ..cost.model import USABLE, level_of, rates
@@ -42,6 +44,9 @@ from ..tiles.write import Unwritable, writable
 from ..tuning import Choices
 from .order import donations
 from .require_static import is_static
+
+if TYPE_CHECKING:
+    from ...backends.capabilities import Capabilities
 
 # A connected group must be predicted to be faster by this factor, where what is not stored would
 # have stayed in a cache. Where it would not, the group may even be a little slower: all other
@@ -79,10 +84,10 @@ class Tilings:
 @dataclass(frozen=True)
 class Connect:
     """FUSED -> FUSED. `walk`: whether sums may be formed in another order (streaming). `choices`:
-    what chooses among the best tilings; None takes the best predicted. `suits`: whether a tile
-    function's products go to the units of the largest grain, where a machine has several. `finite`:
-    whether tensors may be taken to hold finite numbers, so that windows which are masked wholly are
-    not walked.
+    what chooses among the best tilings; None takes the best predicted. `capabilities`: what the
+    target's products are made of, where units multiply while their windows come. `finite`: whether
+    tensors may be taken to hold finite numbers, so that windows which are masked wholly are not
+    walked.
     `in_tiles`: whether the target's tile functions write results where operands lie. `spare`:
     whether kernels may be made, or left apart, for the sake of memory. `groups`: what lowering for
     other likely calls has found of groups; `tilings`: what it has judged for the same one.
@@ -91,7 +96,7 @@ class Connect:
     machine: Machine
     walk: bool = True
     choices: Choices | None = None
-    suits: Callable[[Op], bool] | None = None
+    capabilities: Capabilities | None = None
     finite: bool = False
     in_tiles: bool = False
     spare: bool = True
@@ -200,7 +205,9 @@ class Connect:
     def suited(self, group: TileGroup, others: Sequence[Tiling]) -> list[Tiling]:
         """The fastest tiling for the units of the largest grain, if it is faster than others; a
         contraction alone is done by these wherever they can."""
-        if self.suits is None or not any(op.definition.pattern == "contract" for op in group.ops):
+        able = self.capabilities
+        multiplies = any(op.definition.pattern == "contract" for op in group.ops)
+        if able is None or not able.asynchronous or not multiplies:
             return []
         alone = lone_contraction(group) is not None
         best = others[0].time if others and not alone else math.inf
@@ -211,7 +218,8 @@ class Connect:
                 op = built(group, group.inputs, plan, "group")
             except Unwritable:
                 continue
-            if self.suits(self.tidied(op)):
+            found = fits(self.tidied(op), able)
+            if isinstance(found, PipelineConfiguration) and found.overlaps:
                 return [plan]
         return []
 

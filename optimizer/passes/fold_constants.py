@@ -77,7 +77,7 @@ class _Folder:
         type = result.tensor
         if not type.is_static:
             return
-        if op.name not in ("constant", "iota") and (
+        if not op.definition.known and (
             op.definition.pattern not in FOLDED_PATTERNS
             or not op.operands
             or any(value not in self.work for value in op.operands)
@@ -92,7 +92,7 @@ class _Folder:
 
     def wanted(self, op: Op, region: Region) -> bool:
         """Whether a known value should become a constant: small, and needed by what is unknown."""
-        if op.name in ("constant", "iota") or len(op.results) != 1:
+        if op.definition.known or len(op.results) != 1:
             return False
         (result,) = op.results
         if result not in self.work or result.tensor.bytes > self.options.limit:

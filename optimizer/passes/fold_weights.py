@@ -77,7 +77,7 @@ class _WeightFolder:
     def visit(self, op: Op) -> None:
         if op.name == "weight":
             self.roots[op.results[0]] = frozenset([op.attributes["weight"]])
-        elif op.name in ("constant", "iota"):
+        elif op.definition.known:
             self.roots[op.results[0]] = frozenset()
         elif self.is_foldable(op):
             found = [self.roots[value] for value in op.operands]

@@ -159,7 +159,7 @@ class ChoiceGraph:
         for op in region.ops:
             if op.name == "while":
                 self.loop(op, times)
-            elif op.name in ("case", "if"):
+            elif op.definition.flow == "branch":
                 self.branches(op, times)
             elif op.name == "sdy.manual_computation":
                 self._manual(op, times)

@@ -136,7 +136,7 @@ def walk_turns(region: Region, times: int | None = 1) -> Iterator[tuple[Op, int 
         if op.name == "while" and times is not None:
             count = turns(op, counters(op))
             inner = None if count is None else times * count
-        elif op.name in ("case", "if"):
+        elif op.definition.flow == "branch":
             inner = None
         for body in op.regions:
             yield from walk_turns(body, inner)

@@ -102,7 +102,7 @@ class _DecisionWriter:
             self.brought(value, need, reached, made, op.origin, (op, number))
             for number, (value, need) in enumerate(zip(operands, needs, strict=True))
         ]
-        if op.name in ("while", "case", "if"):
+        if op.definition.flow:
             regions = [self.region(body, values, reached) for body in op.regions]
         elif not op.definition.sealed:
             regions = [retyped(body, self.whole, values) for body in op.regions]

@@ -92,7 +92,7 @@ def _operations(region: Region) -> Iterator[Op]:
     """In program order; control flow before what it holds, whose values lie in its results."""
     for op in region.ops:
         yield op
-        if op.name in ("while", "case", "if"):
+        if op.definition.flow:
             for body in op.regions:
                 yield from _operations(body)
 

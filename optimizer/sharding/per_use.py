@@ -62,7 +62,7 @@ class _Copies:
         return Region(region.arguments, flat, results)
 
     def _is_constant(self, op: Op) -> bool:
-        if op.name in ("constant", "iota"):
+        if op.definition.known:
             return True
         kept = op.definition.pattern == "elementwise" and not op.definition.effects
         return (

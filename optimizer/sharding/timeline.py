@@ -205,7 +205,7 @@ class _Clock:
             self.wait(self.issue(op))
         elif op.name == "while":
             self.loop(op)
-        elif op.name in ("if", "case"):
+        elif op.definition.flow == "branch":
             self.choice(op)
         elif not isinstance(op.definition, ProcessNumber):
             self.compute(op)

@@ -280,7 +280,7 @@ class TileWriter:
     def write(self, ops: Iterable[Op], parts: TilePropagation) -> None:
         """All of the operations for their boxes."""
         for op in ops:
-            if op.results[0] in parts.boxes and op.name not in ("constant", "iota"):
+            if op.results[0] in parts.boxes and not op.definition.known:
                 with self.of(op):
                     self.op(op, parts)
 

@@ -101,7 +101,7 @@ class Cutter:
                 wanted = [value for value in op.offsets if value.rank == 0]
             elif op.name == "tile_for":
                 wanted = op.operands[:2]
-            elif op.name in ("if", "case"):
+            elif op.definition.flow == "branch":
                 wanted = op.operands
             elif op.name == "while":
                 wanted = op.regions[0].results
@@ -124,7 +124,7 @@ class Cutter:
             elif op.name == "while":
                 pending += [op.operands[value.index], op.regions[1].results[value.index]]
                 pending += [region.arguments[value.index] for region in op.regions]
-            elif op.name in ("if", "case"):
+            elif op.definition.flow == "branch":
                 pending += [region.results[value.index] for region in op.regions]
             elif _scalar(op):
                 pending += op.operands
@@ -189,7 +189,7 @@ class Cutter:
             return "control"
         if op.name in MEMORY_OPS:
             return "store" if op.definition.stores else "load"
-        plain = op.name in ("tile_bound", "tile_id") or self._native_op(op)
+        plain = op.definition.uniform or self._native_op(op)
         return "scalar" if plain else "tile"
 
     def _makes_again(self, user: Op | None, number: int) -> bool:
@@ -322,7 +322,7 @@ def _scalar(op: Op) -> bool:
         v.rank or v.element.is_complex for v in (*op.operands, op.result)
     ):
         return False
-    if op.name in ("constant", "tile_bound", "tile_id", "reshape"):
+    if op.definition.uniform or op.name in ("constant", "reshape"):
         return True
     return not op.regions and bool(op.operands) and arithmetic.supports(op)
 

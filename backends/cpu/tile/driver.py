@@ -434,7 +434,7 @@ class Driver:
 
     def _move(self, op: Op, tile: llvm.Value, scope: BlockScope) -> None:
         rows = mask = llvm.Value("ptr", "null")
-        if op.name in ("tile_gather", "tile_scatter"):
+        if op.definition.numbered:
             rows = self.dense(op.operands[1 if op.name == "tile_gather" else 2], scope)
         if op.name == "tile_store" and op.masked:
             mask = self.dense(op.operands[-1], scope)

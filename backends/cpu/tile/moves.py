@@ -48,8 +48,8 @@ class TileMove:
 def move_of(op: Op) -> TileMove:
     """What a memory operation moves."""
     memory = op.operands[0]
-    store = op.name in ("tile_store", "tile_scatter")
-    axis = op.axis if op.name in ("tile_gather", "tile_scatter") else -1
+    store = op.definition.stores
+    axis = op.axis if op.definition.numbered else -1
     sizes = op.operands[1].dims if store else op.sizes
     if store:
         masked = op.name == "tile_store" and op.masked

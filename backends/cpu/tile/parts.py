@@ -125,7 +125,7 @@ class _Classes:
                     self.fix(op.results)
             elif op.regions and op.name != "reduce":
                 return False
-            elif op.name not in ("tile_bound", "tile_id"):  # scalars
+            elif not op.definition.uniform:  # scalars
                 self.operation(op)
         return True
 

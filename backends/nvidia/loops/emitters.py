@@ -1,8 +1,9 @@
-"""Which emitters of this folder take what; each raises `Unfit` where it does not."""
+"""Which emitters of this folder take what; each says first why it does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ....hlo.graph import Op, Region
 from ....optimizer.windows import Windows
@@ -10,18 +11,33 @@ from ..launch import KernelCode
 from ..target import NvidiaTarget
 from . import loop, reduce, rows, scatter, sort, top, windows
 
+
+class FusionEmitter(NamedTuple):
+    """Kernels of fusions. `refusal`: why one has none, "" where `emit` gives it."""
+
+    refusal: Callable[[Region, Windows], str]
+    emit: Callable[[Region, NvidiaTarget, float, Windows], KernelCode]
+
+
+class OperationEmitter(NamedTuple):
+    """Kernels of single operations. `refusal`: why one has none, "" where `emit` gives it."""
+
+    refusal: Callable[[Op, NvidiaTarget], str]
+    emit: Callable[[Op, NvidiaTarget], KernelCode]
+
+
 # By a fusion's kind.
-FUSIONS: dict[str, Callable[[Region, NvidiaTarget, float, Windows], KernelCode]] = {
-    "loop": loop.emit,
-    "rows": rows.emit,
-    "reduce": reduce.emit,
+FUSIONS = {
+    "loop": FusionEmitter(loop.refusal, loop.emit),
+    "rows": FusionEmitter(rows.refusal, rows.emit),
+    "reduce": FusionEmitter(reduce.refusal, reduce.emit),
 }
 
 # By the name of a single operation.
-OPERATIONS: dict[str, Callable[[Op, NvidiaTarget], KernelCode]] = {
-    "sort": sort.emit,
-    "chlo.top_k": top.emit,
-    "reduce_window": windows.emit,
-    "select_and_scatter": windows.select_and_scatter,
-    "scatter": scatter.emit,
+OPERATIONS = {
+    "sort": OperationEmitter(sort.refusal, sort.emit),
+    "chlo.top_k": OperationEmitter(top.refusal, top.emit),
+    "reduce_window": OperationEmitter(lambda op, target: "", windows.emit),
+    "select_and_scatter": OperationEmitter(windows.selecting_refusal, windows.select_and_scatter),
+    "scatter": OperationEmitter(scatter.refusal, scatter.emit),
 }

@@ -12,7 +12,7 @@ from ....optimizer.windows import NONE, Windows
 from ... import llvm
 from ...plain.frame import read_bytes
 from ...plain.windows import distance
-from ..frame import THREADS, Entry, Parameter, Unfit, Unit
+from ..frame import THREADS, Entry, Parameter, Unit
 from ..launch import SCRATCH, Extent, KernelCode, KernelMemory, Launch
 from ..target import NvidiaTarget
 from .threads import ThreadEmitter
@@ -30,8 +30,6 @@ class FusionKernel:
 
     def __init__(self, region: Region, target: NvidiaTarget, windows: Windows = NONE) -> None:
         self.region, self.target, self.windows = region, target, windows
-        if any(window.step % ALIGNMENT for window in self.windows.values()):
-            raise Unfit(f"rows of a stack that are no multiples of {ALIGNMENT} bytes")
         self.unit = Unit(target)
         self.launches: list[Launch] = []
         self.scratch, self.pieces = 0, 0
@@ -73,11 +71,11 @@ class FusionKernel:
         entry = self.unit.kernel(symbol, parameters, threads, minimum_blocks=minimum_blocks)
         return FusionEntry(self, entry)
 
-    def finish(self, flops: float, notes: tuple[str, ...] = ()) -> KernelCode:
+    def finish(self, flops: float) -> KernelCode:
         moved = float(sum(read_bytes(value, self.region) for value in self.region.arguments))
         with estimating():
             moved += float(sum(root.tensor.bytes for root in self.region.results))
-        return self.unit.code(self.launches, flops, moved, scratch=self.scratch, notes=notes)
+        return self.unit.code(self.launches, flops, moved, scratch=self.scratch)
 
 
 class FusionEntry:
@@ -124,10 +122,17 @@ class FusionEntry:
         self.kernel.launches.append(self.entry.finish(grid, self.shared_bytes))
 
 
-def require_elements(*counts: Dim) -> None:
-    """Unfit where a call may ask for none of them."""
-    if not all(surely_at_most(1, count) for count in counts):
-        raise Unfit("a call may ask for no element")
+def unaligned(windows: Windows) -> str:
+    """Why results that begin inside of what is given for them cannot be written, "" if they can."""
+    if any(window.step % ALIGNMENT for window in windows.values()):
+        return f"rows of a stack that are no multiples of {ALIGNMENT} bytes"
+    return ""
+
+
+def may_be_empty(*counts: Dim) -> str:
+    """Why there is no code for so many elements: a call may ask for none of them; else ""."""
+    surely = all(surely_at_most(1, count) for count in counts)
+    return "" if surely else "a call may ask for no element"
 
 
 def nothing(region: Region, target: NvidiaTarget, flops: float) -> KernelCode:

@@ -20,11 +20,11 @@ from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear, linear
 from ...plain.boxes import IndexBox, boxes, crossing
 from ...plain.frame import computable, cost
-from ..frame import Unfit, blocks
+from ..frame import blocks
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from . import transpose
-from .head import FusionEntry, FusionKernel, nothing
+from .head import FusionEntry, FusionKernel, nothing, unaligned
 from .threads import ACCESS_BYTES, ThreadEmitter, lanes_axis
 
 FLIGHT = 64  # bytes that a thread should have asked for before it waits
@@ -41,15 +41,19 @@ class LoopCut:
     copies: int
 
 
+def refusal(region: Region, windows: Windows = NONE) -> str:
+    """Why a `loop` fusion's region has no kernel here, "" if it has one."""
+    if any(op.name == "reduce" for op in region.ops):
+        return "a reduction among elementwise operations"
+    if any(root.dims != region.results[0].dims for root in region.results):
+        return "results of several shapes"
+    if not computable(region):
+        return "an operation that is not computed element by element"
+    return unaligned(windows)
+
+
 def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `loop` fusion's region."""
-    dims = region.results[0].dims
-    if any(op.name == "reduce" for op in region.ops):
-        raise Unfit("a reduction among elementwise operations")
-    if any(root.dims != dims for root in region.results):
-        raise Unfit("results of several shapes")
-    if not computable(region):
-        raise Unfit("an operation that is not computed element by element")
     if not region.results[0].tensor.size:
         return nothing(region, target, flops)
     kernel = FusionKernel(region, target, windows)

@@ -20,13 +20,13 @@ from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...plain.frame import computable
 from ...plain.monoid import Reduction, nested, spread
 from ...plain.probe import collapse, probe
-from ..frame import Parameter, Unfit, blocks
+from ..frame import Parameter, blocks
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from . import columns, divided, rows
 from .columns import ColumnCode
 from .groups import ThreadGroup
-from .head import FusionEntry, FusionKernel, nothing, require_elements
+from .head import FusionEntry, FusionKernel, may_be_empty, nothing, unaligned
 from .line import ThreadRow
 from .partials import Partials
 from .row_code import THREADS
@@ -35,23 +35,40 @@ from .threads import ACCESS_BYTES, ThreadEmitter
 COPIES = 4  # elements of a column that a turn of a loop reads
 
 
-def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
-    """The kernel of a `reduce` fusion's region: reductions of one shape, no operations after."""
-    reductions = [Reduction(op) for op in region.ops if op.name == "reduce"]
+def refusal(region: Region, windows: Windows = NONE) -> str:
+    """Why a `reduce` fusion's region has no kernel here, "" if it has one: its reductions are of
+    one shape, with no operations after them."""
+    reductions = _reductions(region)
     results = {result for r in reductions for result in r.op.results}
     shapes = {(r.inputs[0].dims, tuple(sorted(r.op.dimensions))) for r in reductions}
     if len(shapes) != 1 or not set(region.results) <= results:
-        raise Unfit("reductions of several shapes, or operations after them")
+        return "reductions of several shapes, or operations after them"
     if nested(reductions):
-        raise Unfit("a reduction of a reduction")
+        return "a reduction of a reduction"
     if not computable(region):
-        raise Unfit("an operation that is not computed element by element")
+        return "an operation that is not computed element by element"
+    if not all(root.tensor.size for root in region.results):
+        return ""
+    ((dims, over),) = shapes
+    size = math.prod(dims)
+    if not size:
+        return "a reduction of nothing"
+    length = math.prod(dims[d] for d in over)
+    most = larger(math.prod(n for d, n in enumerate(dims) if d not in over), length)
+    if not surely_below(size, 2**31) and not surely_below(most, 2**31):
+        return "more elements than 32 bits count"
+    return unaligned(windows) or may_be_empty(size)
+
+
+def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
+    """The kernel of a `reduce` fusion's region."""
     if not all(root.tensor.size for root in region.results):
         return nothing(region, target, flops)
-    if not math.prod(reductions[0].inputs[0].dims):
-        raise Unfit("a reduction of nothing")
-    require_elements(math.prod(reductions[0].inputs[0].dims))
-    return _ReduceKernel(region, target, reductions, windows).emit(flops)
+    return _ReduceKernel(region, target, _reductions(region), windows).emit(flops)
+
+
+def _reductions(region: Region) -> list[Reduction]:
+    return [Reduction(op) for op in region.ops if op.name == "reduce"]
 
 
 class _ReduceKernel:
@@ -74,9 +91,6 @@ class _ReduceKernel:
         self.reduced = [group for group in self.groups if self.kind(group)]
         self.columns = math.prod(map(self.extent, self.kept))
         self.length = math.prod(map(self.extent, self.reduced))
-        counts = self.columns * self.length, larger(self.columns, self.length)
-        if not any(surely_below(count, 2**31) for count in counts):
-            raise Unfit("more elements than 32 bits count")
         with estimating():
             long = [value for value in region.arguments if value.tensor.size >= self.length]
         self.sizes = [value.element.itemsize for value in long or inputs]

@@ -15,11 +15,10 @@ from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ...plain.frame import computable, cost
 from ...plain.passes import RowPass, outer_rank, plan
-from ..frame import Unfit
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from . import divided
-from .head import FusionKernel, nothing, require_elements
+from .head import FusionKernel, may_be_empty, nothing, unaligned
 from .row_code import RowCode, RowCut
 from .threads import ACCESS_BYTES
 
@@ -53,21 +52,31 @@ def choose(
     return RowCut(lanes, warps, width, kept)
 
 
+def refusal(region: Region, windows: Windows = NONE) -> str:
+    """Why a `rows` fusion's region has no kernel here, "" if it has one."""
+    outer = outer_rank(region)
+    if outer is None:
+        return "reductions that are not over the same rows"
+    if any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands):
+        return "reductions of nothing"
+    if not computable(region):
+        return "an operation that is not computed element by element"
+    if not all(root.tensor.size for root in region.results):
+        return ""
+    inner = [math.prod(step.inner) for step in _passes(region, outer)]
+    rows = math.prod(region.results[0].dims[:outer])
+    return unaligned(windows) or may_be_empty(rows, *inner)
+
+
 def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
     """The kernel of a `rows` fusion's region."""
     outer = outer_rank(region)
-    if outer is None:
-        raise Unfit("reductions that are not over the same rows")
-    if any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands):
-        raise Unfit("reductions of nothing")
-    if not computable(region):
-        raise Unfit("an operation that is not computed element by element")
+    assert outer is not None
     if not all(root.tensor.size for root in region.results):
         return nothing(region, target, flops)
     kernel = FusionKernel(region, target, windows)
-    passes = plan(region, outer, lambda count: True)
+    passes = _passes(region, outer)
     rows, longest = math.prod(region.results[0].dims[:outer]), _longest(passes)
-    require_elements(rows, *(math.prod(step.inner) for step in passes))
     # Few long rows leave multiprocessors idle: at least those that work get more threads.
     few = at_hint(rows) < target.architecture.multiprocessors and cost(region) <= LIGHT
     most = 2 * LONGEST if few and at_hint(longest) > WARP * LONGEST * KEPT else LONGEST
@@ -81,6 +90,10 @@ def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = 
         code.run(step)
     code.finish()
     return kernel.finish(flops)
+
+
+def _passes(region: Region, outer: int) -> Sequence[RowPass]:
+    return plan(region, outer, lambda count: True)
 
 
 def _longest(passes: Sequence[RowPass]) -> int:

@@ -18,7 +18,7 @@ from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.single import as_region
-from ..frame import Parameter, Unfit, blocks, shuffle
+from ..frame import Parameter, blocks, shuffle
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from . import rows
@@ -32,11 +32,30 @@ from .threads import ACCESS_BYTES
 COPIES = 4  # chunks of a turn of the first pass
 
 
+def refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a reduce_window has no kernel here, "" if it has one."""
+    found = running(op)
+    if found is None:
+        return "windows that are neither prefixes nor suffixes"
+    dims, (dimension, _) = op.results[0].dims, found
+    if math.prod(dims[dimension + 1 :]) > 1 and _lines(dims, dimension) >= _busy(target):
+        return "enough lines for a thread each"
+    return ""
+
+
+def _lines(dims: Sequence[int], dimension: int) -> int:
+    return math.prod(size for d, size in enumerate(dims) if d != dimension)
+
+
+def _busy(target: NvidiaTarget) -> int:
+    """Threads that keep the machine busy."""
+    return target.architecture.multiprocessors * rows.BUSY
+
+
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a reduce_window that is a running total."""
     found = running(op)
-    if found is None:
-        raise Unfit("windows that are neither prefixes nor suffixes")
+    assert found is not None
     if not op.results[0].tensor.size:
         return nothing(as_region(op), target, 0.0)
     return _Scan(op, target, *found).emit()
@@ -51,11 +70,8 @@ class _Scan:
         self.dims = self.op.results[0].dims
         self.length = self.dims[dimension]
         self.others = [size for d, size in enumerate(self.dims) if d != dimension]
-        self.lines = math.prod(self.others)
-        self.busy = target.architecture.multiprocessors * rows.BUSY
+        self.lines, self.busy = _lines(self.dims, dimension), _busy(target)
         stride = math.prod(self.dims[dimension + 1 :])
-        if stride > 1 and self.lines >= self.busy:
-            raise Unfit("enough lines for a thread each")
         kinds = [value.element for value in (*self.reduction.inputs, *self.op.results)]
         widest = ACCESS_BYTES // max(kind.itemsize for kind in kinds)
         self.width = math.gcd(widest, self.length) if stride == 1 else 1

@@ -20,7 +20,7 @@ from ...llvm.index import ZERO, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.opaque.scatter import pinned, place_of, windowed_dims
 from ...plain.single import as_region
-from ..frame import GRID, Parameter, Unfit, blocks
+from ..frame import GRID, Parameter, blocks
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from .head import FusionEntry, FusionKernel, nothing
@@ -39,6 +39,20 @@ class _Places:
 
     def before(self, line: llvm.Value, other: Record, own: Record, left: llvm.Value) -> llvm.Value:
         return self.f.compare("ult", other[0], own[0])
+
+
+def refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a scatter has no kernel here, "" if it has one."""
+    if not op.results[0].tensor.size:
+        return ""
+    updates = op.operands[len(op.operands) // 2 + 1]
+    lines = [n for d, n in enumerate(updates.dims) if d not in op.update_window_dims]
+    moved = set(op.scatter_dims_to_operand_dims) - set(op.inserted_window_dims)
+    if moved and math.prod(lines) > 1:
+        return "windows that may overlap in part"
+    if op.operands[0].tensor.size >= _OUTSIDE or updates.tensor.size > GRID:
+        return "more elements than 32 bits count"
+    return ""
 
 
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
@@ -60,11 +74,6 @@ class _Scatter:
         self.lines = [dims[d] for d in self.scattered]
         self.window = [dims[d] for d in op.update_window_dims]
         self.count, self.size = math.prod(self.lines), math.prod(self.window)
-        moved = set(op.scatter_dims_to_operand_dims) - set(op.inserted_window_dims)
-        if moved and self.count > 1:
-            raise Unfit("windows that may overlap in part")
-        if self.inputs[0].tensor.size >= _OUTSIDE or self.count * self.size > GRID:
-            raise Unfit("more elements than 32 bits count")
 
     def emit(self) -> KernelCode:
         self.copy()

@@ -23,7 +23,7 @@ from ...llvm.index import LoopAxis, of_axis
 from ...plain.opaque.frame import lazy_region
 from ...plain.opaque.order import Key, key_bits, key_of
 from ...plain.single import as_region
-from ..frame import GRID, Parameter, Unfit, barrier, blocks
+from ..frame import GRID, Parameter, barrier, blocks
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from .head import FusionEntry, FusionKernel, nothing
@@ -353,6 +353,11 @@ class Sorter:
         return Store(part.function, self.kinds, part.extra[first : first + len(self.kinds)])
 
 
+def refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a sort has no kernel here, "" if it has one."""
+    return "more elements than 32 bits count" if op.operands[0].tensor.size > GRID else ""
+
+
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     """The kernel of a sort."""
     if not op.operands[0].tensor.size:
@@ -360,8 +365,6 @@ def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     dims = op.operands[0].dims
     lines = Lines.of(dims, op.dimension % len(dims) if dims else 0)
     total = lines.count * lines.length
-    if total > GRID:
-        raise Unfit("more elements than 32 bits count")
     sorter = Sorter(op, target, key_of(op.regions[0]))
     op, kernel = sorter.op, sorter.kernel
     segments = Segments(lines.count, lines.length)

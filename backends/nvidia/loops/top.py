@@ -11,12 +11,22 @@ from ... import llvm
 from ...llvm.index import LoopAxis, of_axis
 from ...plain.opaque.order import Key
 from ...plain.single import as_region
-from ..frame import GRID, Parameter, Unfit
+from ..frame import GRID, Parameter
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from .head import FusionEntry, nothing
 from .sort import SEGMENT, Lines, Record, Segments, Sorter, SortOrder, sort_segments
 from .threads import ThreadEmitter
+
+
+def refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a top_k has no kernel here, "" if it has one."""
+    x = op.operands[0]
+    if not op.results[0].tensor.size:
+        return ""
+    if x.dims[-1] > SEGMENT and 2 * op.k > SEGMENT:
+        return f"more than {SEGMENT // 2} results of a long row"
+    return "more elements than 32 bits count" if x.tensor.size > GRID else ""
 
 
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
@@ -25,10 +35,6 @@ def emit(op: Op, target: NvidiaTarget) -> KernelCode:
     if not op.results[0].tensor.size:
         return nothing(as_region(op), target, 0.0)
     rows, length = math.prod(x.dims[:-1]), x.dims[-1]
-    if length > SEGMENT and 2 * k > SEGMENT:
-        raise Unfit(f"more than {SEGMENT // 2} results of a long row")
-    if rows * length > GRID:
-        raise Unfit("more elements than 32 bits count")
     (one,) = arguments([TensorType((), x.element)])
     sorter = Sorter(op, target, Key(one, (one,), True))
     op, kernel = sorter.op, sorter.kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from ....hlo.build import build_region
@@ -26,7 +26,7 @@ from ...plain.monoid import flat, unflat
 from ...plain.opaque.window import slides_of
 from ...plain.single import as_region
 from ...plain.sliding import Sliding
-from ..frame import Parameter, Unfit, blocks
+from ..frame import Parameter, blocks
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from . import reduce, scan
@@ -41,14 +41,13 @@ SMALL = 1 << 16  # threads, below which blocks are small
 
 
 def emit(op: Op, target: NvidiaTarget) -> KernelCode:
-    """The kernel of a reduce_window."""
-    region, flops = as_region(op), op.definition.flops(op)
-    with suppress(Unfit):
+    """The kernel of a reduce_window: a running total, a reduction, or windows."""
+    if not scan.refusal(op, target):
         return scan.emit(op, target)
+    region, flops = as_region(op), op.definition.flops(op)
     whole = reduced(region.ops[0])
-    if whole is not None:
-        with suppress(Unfit):
-            return reduce.emit(whole, target, flops)
+    if whole is not None and not reduce.refusal(whole):
+        return reduce.emit(whole, target, flops)
     return _emit(region, region.ops[0], target, flops)
 
 
@@ -76,8 +75,6 @@ def depthwise(region: Region, target: NvidiaTarget, flops: float) -> KernelCode:
 
 def _emit(region: Region, op: Op, target: NvidiaTarget, flops: float) -> KernelCode:
     dims = op.results[0].dims
-    if any(root.dims != dims for root in region.results):
-        raise Unfit("results of several shapes")
     if not op.results[0].tensor.size:
         return nothing(region, target, flops)
     fold: Fold = Convolved(op) if op.name == "convolution" else Reduced(op)
@@ -266,11 +263,22 @@ def given(w: WindowFold, index: tuple[Affine, ...], register: Register) -> Overr
     keys = [at.key for at in index]
 
     def override(asked: Sequence[Affine], width: int) -> Register:
-        if [at.key for at in asked] != keys:
-            raise Unfit("a result that is read at another place")
+        assert [at.key for at in asked] == keys
         return register if width == w.patch.width else splat(w.f, register, width)
 
     return override
+
+
+def selecting_refusal(op: Op, target: NvidiaTarget) -> str:
+    """Why a select_and_scatter has no kernel here, "" if it has one."""
+    source, values, _ = op.operands
+    if not source.tensor.size:
+        return ""
+    if source.tensor.size >= 2**31 or not values.tensor.size:
+        return "more elements than 32 bits count, or no windows"
+    if math.prod(len(slide.before) for slide in Selected(as_region(op).ops[0]).slides) > OVERLAPS:
+        return f"an element in more than {OVERLAPS} windows"
+    return ""
 
 
 def select_and_scatter(op: Op, target: NvidiaTarget) -> KernelCode:
@@ -281,11 +289,7 @@ def select_and_scatter(op: Op, target: NvidiaTarget) -> KernelCode:
     source, values, initial = op.operands
     if not source.tensor.size:
         return nothing(region, target, 0.0)
-    if source.tensor.size >= 2**31 or not values.tensor.size:
-        raise Unfit("more elements than 32 bits count, or no windows")
     kernel, fold = FusionKernel(region, target), Selected(op)
-    if math.prod(len(slide.before) for slide in fold.slides) > OVERLAPS:
-        raise Unfit(f"an element in more than {OVERLAPS} windows")
     widest = fold.widest([I32, values.element, op.result.element])
     room = kernel.scratch_memory(4 * values.tensor.size)
 

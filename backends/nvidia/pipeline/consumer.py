@@ -8,17 +8,22 @@ from typing import Any
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
+from ....optimizer.asynchronous.configuration import (
+    PipelineConfiguration,
+    Ring,
+    Style,
+    carried_zero,
+)
+from ....optimizer.asynchronous.work import Panel, PipelineProduct
 from ... import llvm
 from ...llvm import Function, Value, elements
 from ..evaluator import CarriedRegisters
 from ..frame import rolled
 from . import fragment
 from . import instructions as hopper
-from .configuration import PipelineConfiguration, Ring, Style, carried_zero
 from .masks import first_rounds, masks
 from .registers import FragmentEvaluator, LazyTile
 from .rings import Role
-from .work import Panel, PipelineProduct
 
 Words = list[list[list[Value]]]  # of a left operand: by block and step, four words
 
@@ -155,7 +160,7 @@ class Consumer(Role):
         self, product: PipelineProduct, accumulators: Sequence[Value], keep: Value | bool,
         words: Words | None,
     ) -> list[Value]:  # fmt: skip
-        f, kind = self.f, product.kind
+        f, kind = self.f, hopper.matrix_kind(product.kind)
         right = self.descriptor(product.right, product.right_depth_first, None)
         left = None
         if isinstance(product.left, Panel):
@@ -232,7 +237,7 @@ class Consumer(Role):
         """What a product adds to, and whether that counts."""
         if product.addend is None:
             count = self.blocks * product.columns // 2
-            return [llvm.poison(product.kind.sums)] * count, False
+            return [llvm.poison(hopper.matrix_kind(product.kind).sums)] * count, False
         return list(self.evaluator.tile(product.addend)), True
 
     def now(self, product: PipelineProduct) -> LazyTile:
@@ -280,7 +285,9 @@ class Consumer(Role):
         starts: list[Value] = []
         for product, place in zip(products, places, strict=True):
             if carried_zero(self.plan.work, product):
-                starts += [llvm.poison(product.kind.sums)] * (self.blocks * product.columns // 2)
+                starts += [llvm.poison(hopper.matrix_kind(product.kind).sums)] * (
+                    self.blocks * product.columns // 2
+                )
             else:
                 starts += self.whole(body.arguments[1 + place], loop.operands[2 + place])
         with f.for_range(

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Value
+from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring, Style
+from ....optimizer.asynchronous.work import COLUMN, Panel, PipelineProduct, is_row, trips
 from . import fragment
-from .configuration import PipelineConfiguration, Ring, Style
-from .instructions import WARPGROUP
-from .work import COLUMN, Panel, PipelineProduct, is_row, trips
+from .instructions import WARPGROUP, matrix_kind
 
 _AWAITED = {
     Style.CHAIN: "each is issued before the last one is done",
@@ -76,7 +76,7 @@ class PipelineDecisions:
         return found
 
     def _product(self, product: PipelineProduct, names: Names) -> str:
-        atom = product.kind.atoms[product.columns]
+        atom = matrix_kind(product.kind).atoms[product.columns]
         left = product.left.op.result if isinstance(product.left, Panel) else product.left
         where = "" if isinstance(product.left, Panel) else " of registers"
         count = self.plan.rows // atom.m

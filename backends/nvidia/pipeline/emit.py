@@ -6,28 +6,25 @@ from dataclasses import replace
 
 from ....hlo.deciding import estimating
 from ....hlo.graph import Op
+from ....optimizer.asynchronous.configuration import PipelineConfiguration
+from ....optimizer.asynchronous.fits import fits
+from ....optimizer.machine import Limitation
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
-from ..frame import Parameter, Unfit, Unit, barrier
+from ..capabilities import capabilities
+from ..frame import Parameter, Unit, barrier
 from ..launch import Argument, KernelCode, KernelMemory
 from ..layout_code import along, sum_of
 from ..target import NvidiaTarget
 from . import fragment
 from . import instructions as hopper
-from .analysis import analyse
-from .configuration import PipelineConfiguration, Style, configure
 from .consumer import Consumer
 from .decisions import PipelineDecisions
 from .epilogue import Epilogue
 from .functions import approximate
+from .maps import panel_map, tensor_map
 from .producer import Producer
 from .registers import FragmentEvaluator, ThreadPosition
-from .work import tensor_map
-
-
-def emit(op: Op, target: NvidiaTarget) -> KernelCode:
-    """The kernel of a kernel_call; Unfit, with the reason, where it is none for the pipeline."""
-    return code_of(plan_of(with_numbers(op), target), target)
 
 
 def code_of(plan: PipelineConfiguration, target: NvidiaTarget) -> KernelCode:
@@ -35,18 +32,9 @@ def code_of(plan: PipelineConfiguration, target: NvidiaTarget) -> KernelCode:
     return _PipelineKernel(plan, target).code()
 
 
-def plan_of(op: Op, target: NvidiaTarget) -> PipelineConfiguration:
-    """What would run; Unfit as `emit`."""
-    return configure(analyse(op), target.architecture)
-
-
-def suits(op: Op, target: NvidiaTarget) -> bool:
-    """Whether a kernel_call runs here, and its products while windows come or others run."""
-    try:
-        found = plan_of(op, target)
-    except Unfit:
-        return False
-    return found.style is not Style.SEQUENCE or found.work.loop is None
+def plan_of(op: Op, target: NvidiaTarget) -> PipelineConfiguration | Limitation:
+    """How a kernel_call runs here, or why it does not."""
+    return fits(with_numbers(op), capabilities(target.architecture))
 
 
 class _PipelineKernel:
@@ -70,9 +58,9 @@ class _PipelineKernel:
         for number, panel in enumerate(plan.work.panels):
             ring = plan.ring(panel)
             share = ring.shares[ring.panels.index(panel)]
-            found.append(Parameter(f"panel{number}", panel.tensor_map(share)))
+            found.append(Parameter(f"panel{number}", panel_map(panel, share)))
         for number, load in enumerate(plan.epilogue_loads, len(found)):
-            found.append(Parameter(f"panel{number}", load.panel.tensor_map()))
+            found.append(Parameter(f"panel{number}", panel_map(load.panel)))
         for number, (store, staged) in enumerate(plan.stores.items()):
             memory = store.operands[0]
             argument: Argument = tensor_map(

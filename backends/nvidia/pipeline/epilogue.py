@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ....hlo.graph import Op
+from ....optimizer.asynchronous.configuration import StagedStore
 from ... import llvm
 from ...llvm import Value, elements
 from .. import layouts
@@ -12,7 +13,6 @@ from ..layout_code import sum_of
 from ..windows import WindowAccess, write
 from . import fragment
 from . import instructions as hopper
-from .configuration import StagedStore
 from .consumer import Consumer
 from .epilogue_loads import Arrivals
 from .registers import LazyTile

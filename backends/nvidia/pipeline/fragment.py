@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....hlo.graph import Op
+from ....optimizer.asynchronous.roles import through
+from ....optimizer.asynchronous.work import COLUMN, Roles, is_row
 from .. import layouts
 from ..layouts import LANE_BITS, LinearLayout
-from .roles import through
-from .work import COLUMN, Roles, is_row
 
 TILE = layouts.wgmma_accumulator(8)
 
@@ -76,13 +76,6 @@ def left_words(depth: int, bits: int) -> tuple[tuple[int, int], ...]:
     operand of registers, 64 rows and one step of `depth`."""
     value = layouts.wgmma_a(depth, bits)
     return tuple(place(one) for one in value.registers[:: 32 // bits])
-
-
-def stays(bits: int) -> bool:
-    """Whether accumulators, cut to so many bits, are a left operand as they are."""
-    depth = 256 // bits
-    made, wanted = layouts.wgmma_accumulator(depth), layouts.wgmma_a(depth, bits)
-    return layouts.convert(made, wanted, bits).kind == "none"
 
 
 def chunk(width: int, elements: int) -> tuple[LinearLayout, LinearLayout]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from ....hlo.graph import APPROXIMATE, Op, Region, Value
 from ....hlo.types import BF16, F16, F32
+from ....optimizer.asynchronous.work import splat_of
 from ....optimizer.licence import REASSOCIATES
 from ....optimizer.passes.approximate import Formula
 from ... import llvm
 from ...llvm import Function, elements
 from .instructions import exponential2, reciprocal
-from .work import splat_of
 
 Element = llvm.Value
 LOG2_E = 1.4426950408889634

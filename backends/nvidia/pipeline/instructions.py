@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ....hlo.precision import TF32
+from ...capabilities import MatrixUnit
 from ...llvm import Function, Operand, Value, constant
 from ..atoms import BITS, MATRIX_ATOMS, MatrixAtom
 
@@ -235,6 +236,12 @@ def _kinds() -> dict[tuple[str, str], MatrixKind]:
 
 KINDS = _kinds()
 ROWS = 64  # of one wgmma
+
+
+def matrix_kind(unit: MatrixUnit) -> MatrixKind:
+    """What the optimizer has chosen, with its instructions."""
+    left, right = ("f32" if name == TF32 else name for name in (unit.left, unit.right))
+    return KINDS[left, right]
 
 
 @dataclass(frozen=True)

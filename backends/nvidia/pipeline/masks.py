@@ -12,9 +12,9 @@ from ....hlo.deciding import surely_at_most
 from ....hlo.graph import Value
 from ....hlo.offsets import EVERYTHING, Offset
 from ....hlo.positions import difference, least
+from ....optimizer.asynchronous.work import PipelineWork
 from ... import llvm
 from .registers import FragmentEvaluator
-from .work import PipelineWork
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....optimizer.asynchronous.configuration import Ring
+from ....optimizer.asynchronous.work import Panel
 from ... import llvm
 from ...llvm import Value
 from ..frame import rolled
 from . import instructions as hopper
-from .configuration import Ring
 from .epilogue_loads import EpilogueLoad
 from .rings import Role
-from .work import Panel
 
 
 class Producer(Role):

@@ -17,6 +17,7 @@ from ....hlo.graph import APPROXIMATE, Op, Value
 from ....hlo.offsets import Offset
 from ....hlo.positions import linear
 from ....hlo.types import BF16, F16, F32
+from ....optimizer.asynchronous.work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
 from ... import llvm
 from ...llvm import Function, elements
 from ...llvm.elements import Register
@@ -29,7 +30,6 @@ from . import fragment
 from .fragment import FragmentLayout
 from .functions import FUNCTIONS, multiple_of, plain, resolved
 from .instructions import pack
-from .work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
 
 Element = llvm.Value
 Fetch = Callable[[int, int], Element]  # of a thread's row and column

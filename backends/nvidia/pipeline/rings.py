@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring
 from ... import llvm
 from ...llvm import Function, Value
 from ..frame import rolled, special
 from ..raster import places
 from . import instructions as hopper
-from .configuration import PipelineConfiguration, Ring
 from .registers import FragmentEvaluator
 
 State = tuple[Value, Value]  # (stage, parity of its phase), i32

@@ -10,9 +10,9 @@ from __future__ import annotations
 from ....hlo.graph import Op
 from ....optimizer.expansions import has_blocks
 from ...plain.opaque import EMITTERS
-from .region import emit
+from .region import emit, fits
 
-__all__ = ["emit", "expands"]
+__all__ = ["emit", "expands", "fits"]
 
 
 def expands(op: Op) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ....hlo.deciding import largest
 from ....hlo.graph import Op
-from ....hlo.symbols import ceildiv, maximum, minimum
+from ....hlo.symbols import Dim, ceildiv, maximum, minimum
 from ...llvm.target import KernelCode, Target
 from ...plain.composite import renamed
 from ...plain.opaque import EMITTERS
@@ -25,15 +25,21 @@ def single(op: Op, target: Target) -> KernelCode:
     return emitter(as_region(op).ops[0], target)
 
 
+def shares(code: KernelCode, most: Dim) -> tuple[Dim, Dim]:
+    """How many threads run a plain kernel, of so many at most, and the bytes that each has."""
+    room = ceildiv(code.scratch_bytes, _ALIGNMENT) * _ALIGNMENT
+    threads = minimum(code.tiles, most)
+    if room:
+        threads = maximum(1, minimum(threads, SCRATCH_BYTES // max(1, largest(room))))
+    return threads, room
+
+
 def launch(work: Worker, op: Op, operands: Sequence[Place], results: Sequence[Place]) -> None:
     """Runs the plain kernel of an operation: each thread takes some of its tiles."""
     code = single(op, work.unit.target)
     if not code.tiles:
         return
-    room = ceildiv(code.scratch_bytes, _ALIGNMENT) * _ALIGNMENT
-    threads = minimum(code.tiles, work.threads(code.tiles))
-    if room:
-        threads = maximum(1, minimum(threads, SCRATCH_BYTES // max(1, largest(room))))
+    threads, room = shares(code, work.threads(code.tiles))
     name = f"plain{len(work.unit.pieces)}"
     work.unit.pieces.append(renamed(code.ir_text, code.symbol, name))
     writes = [*results, work.reserve(threads * room)] if room else list(results)

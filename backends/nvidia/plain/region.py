@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ....hlo.deciding import estimating
 from ....hlo.graph import Op, Region, Value
@@ -20,19 +20,36 @@ from .work import KernelWork, OperationCode, Place, Worker
 Shared = frozenset[tuple[int, int]]  # (operand, result) that may lie in the same memory
 
 
+def fits(region: Region) -> dict[Op, Region] | str:
+    """What operations without code of their own become; or why a region has no kernel."""
+    found: dict[Op, Region] = {}
+    pending = list(reversed(region.ops))
+    while pending:
+        op = pending.pop()
+        if supports(op) or op.name in RULES or op.name in EMITTERS:
+            continue
+        simpler = explained(op)
+        if simpler is None:
+            return str(missing(op, "nvidia"))
+        found[op] = simpler
+        pending.extend(reversed(simpler.ops))
+    return found
+
+
 def emit(
     region: Region,
     target: NvidiaTarget,
     flops: float,
     shared: Shared = frozenset(),
-    notes: tuple[str, ...] = (),
     windows: Windows = NONE,
+    simpler: Mapping[Op, Region] | None = None,
 ) -> KernelCode:
     """The kernel of a region, whose arguments and results are the kernel's operands and results.
 
     shared: pairs of an operand and a result that may be one piece of memory; then every element of
     the operand is only read for the same element of the result.
     windows: the operands and results that begin inside of what is given for them.
+    simpler: what `fits` gives of it.
     """
     unit = Unit(target)
     count = len(region.arguments)
@@ -41,11 +58,11 @@ def emit(
     work = KernelWork(unit, frozenset(slots), types, windows)
     places = {value: KernelMemory(slot) for slot, value in enumerate(region.arguments)}
     outputs = [KernelMemory(count + number) for number in range(len(region.results))]
-    RegionLowering(work, region, places, outputs).run()
+    RegionLowering(work, region, places, outputs, simpler=simpler).run()
     read = [value for value in region.arguments if value in region.uses]
     with estimating():
         moved = float(sum(value.tensor.bytes for value in (*read, *region.results)))
-    return unit.code(work.launches, flops, moved, scratch=work.scratch, notes=notes)
+    return unit.code(work.launches, flops, moved, scratch=work.scratch)
 
 
 class RegionLowering:
@@ -59,15 +76,17 @@ class RegionLowering:
         places: Mapping[Value, Place],
         outputs: Sequence[Place],
         known: Mapping[Value, Override] | None = None,
+        simpler: Mapping[Op, Region] | None = None,
     ) -> None:
         self.work, self.region, self.outputs = work, region, outputs
         self.places, self.known = dict(places), dict(known or {})
+        self.simpler = simpler or {}
 
     def inner(
         self, region: Region, places: Mapping[Value, Place], outputs: Sequence[Place]
     ) -> RegionLowering:
         """Of a region of simpler operations."""
-        return RegionLowering(self.work, region, places, outputs)
+        return RegionLowering(self.work, region, places, outputs, simpler=self.simpler)
 
     def run(self) -> None:
         for op in self.region.ops:
@@ -85,21 +104,13 @@ class RegionLowering:
     def single(self, op: Op) -> None:
         """An operation that is no formula of elements."""
         outputs = [self.output(value, alone=len(self.region.ops) == 1) for value in op.results]
-        if op.name == "reduce":
-            reductions.reduce(self, op, outputs)
-        elif op.name == "dot_general":
-            products.dot(self, op, outputs[0])
-        elif op.name == "convolution":
-            products.convolution(self, op, outputs[0])
-        elif op.name == "dynamic_update_slice":
-            updates.slice_update(self, op, outputs[0])
-        elif op.name == "scatter":
-            updates.scatter(self, op, outputs)
+        if op.name in RULES:
+            RULES[op.name](self, op, outputs)
         elif op.name in EMITTERS:
             operands = [self.stored(value) for value in op.operands]
             opaque.launch(self.work, op, operands, outputs)
         else:
-            simpler = explained(op)
+            simpler = self.simpler.get(op) or explained(op)
             if simpler is None:
                 raise missing(op, "nvidia")
             operands = [self.stored(value) for value in op.operands]
@@ -168,3 +179,15 @@ class RegionLowering:
             for value, register, pointer in zip(values, registers, targets, strict=True):
                 emitter.store(pointer, register, value.element, at)
         self.work.end(step, count)
+
+
+# Operations that are no formulas of elements, with code of their own here.
+RULES: dict[str, Callable[[RegionLowering, Op, Sequence[Place]], None]] = {
+    "reduce": reductions.reduce,
+    "dot_general": lambda lowering, op, outputs: products.dot(lowering, op, outputs[0]),
+    "convolution": lambda lowering, op, outputs: products.convolution(lowering, op, outputs[0]),
+    "dynamic_update_slice": lambda lowering, op, outputs: updates.slice_update(
+        lowering, op, outputs[0]
+    ),
+    "scatter": updates.scatter,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .kernel import emit
+from .assign import Assignment
+from .kernel import emit, emitted, fits
 
-__all__ = ["emit"]
+__all__ = ["Assignment", "emit", "emitted", "fits"]

@@ -20,6 +20,7 @@ from . import matrix
 from .analysis import Facts, OperandSource
 from .distributed_layout import DistributedLayout, blocked, log2, patches
 from .matrix import ProductLowering
+from .operands import copies_as_it_lies
 from .patches import plan as rows_plan
 from .shared import CHUNK
 
@@ -50,6 +51,7 @@ class Assignment:
             move for load in self.direct for move in self._moves_behind(load.result)
         )
         self.tile_layouts: dict[Value, DistributedLayout] = {}
+        self.stages: dict[Op, int] = {}  # of the rings of loops, as shared memory has room for
         self._loads: list[Value] = []
         self._region(facts.region)
         for value in self._loads:
@@ -63,8 +65,8 @@ class Assignment:
         """Elements of 16 bytes of the narrowest type that tiles of some dims have in memory."""
         found: dict[tuple[int, ...], int] = {}
         for op in self.facts.region.walk():
-            values = op.results if op.name in ("tile_load", "tile_gather") else op.operands[1:2]
-            if op.name in ("tile_load", "tile_gather", "tile_store", "tile_scatter"):
+            values = op.results if op.definition.loads else op.operands[1:2]
+            if op.definition.loads or op.definition.stores:
                 for value in values:
                     width = max(1, CHUNK // value.element.itemsize)
                     found[value.dims] = max(found.get(value.dims, 1), width)
@@ -102,6 +104,13 @@ class Assignment:
                     found.update((value, source.window.op.result))
                     found.update(move.result for move in source.window.moves)
         return found
+
+    def is_flexible(self, op: Op) -> bool:
+        """Whether the value is made in any layout at no cost worth a conversion."""
+        if is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
+            return True
+        moves = moves_dims(op) or is_elementwise(op)
+        return moves and op.result not in self.tile_layouts
 
     def goes_direct(self, source: OperandSource) -> bool:
         """Whether an operand goes from memory to shared memory past registers."""
@@ -159,16 +168,13 @@ class Assignment:
     def _direct(self) -> frozenset[Op]:
         """Loads that matrix products alone read: they go to shared memory past registers."""
         inputs = set(self.facts.inputs)
-        origins = {
-            source.window.op
-            for product in self.facts.products
-            if product.op in self.products
-            for source in (product.left, product.right)
-            if source.window is not None
-        }
+        operands = [operand for plan in self.products.values() for operand in plan.operands]
+        windows = [(one, one.source.window) for one in operands]
+        origins = {window.op for _, window in windows if window is not None}
+        others = {window.op for one, window in windows if window and not copies_as_it_lies(one)}
         return frozenset(
             op
-            for op in origins
+            for op in origins - others
             if op.operands[0] in inputs and op.fill == 0 and self._feeds_products(op.result)
         )
 
@@ -224,13 +230,13 @@ class Assignment:
     def _op(self, op: Op) -> None:
         if op.name in ("tile_for", "while"):
             self._loop(op)
-        elif op.name in ("if", "case"):
+        elif op.definition.flow == "branch":
             self._branches(op)
-        elif op.name in ("tile_store", "tile_scatter"):
+        elif op.definition.stores:
             self._anchor(op.operands[1])
         elif op.results and all(value.rank == 0 for value in op.results):
             self._scalars(op)
-        elif op.name in ("tile_load", "tile_gather"):
+        elif op.definition.loads:
             self._loads.append(op.result)
         elif is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
             pass
@@ -262,7 +268,7 @@ class Assignment:
 
     def _is_open(self, value: Value) -> bool:
         """Whether it is memory that can be loaded in any layout."""
-        return value.op is not None and value.op.name in ("tile_load", "tile_gather")
+        return value.op is not None and value.op.definition.loads
 
     def _elementwise(self, op: Op) -> None:
         known = [self.tile_layouts[value] for value in op.operands if value in self.tile_layouts]

@@ -20,9 +20,7 @@ from .shared import ALIGNMENT, Arena, Hazards, PaddedTile
 
 class KernelBlock:
     """The entry of one kernel_call; one block of threads for each place of the grid. `crowded`: a
-    thread may have as many registers as there are, though fewer blocks run at once then. `places`:
-    where operands and results lie, if not each in its own slot; `unit`: what the entry belongs to.
-    """
+    thread may have as many registers as there are, though fewer blocks run at once then."""
 
     def __init__(
         self,
@@ -31,18 +29,15 @@ class KernelBlock:
         threads: int,
         shares: bool,
         crowded: bool = False,
-        places: Sequence[KernelMemory] | None = None,
-        unit: Unit | None = None,
         order: raster.Raster | None = None,
     ) -> None:
         self.kernel, self.target, self.threads = kernel, target, threads
         region = kernel.regions[0]
         inputs = len(kernel.operands)
-        self.unit = unit or Unit(target)
-        slots = [KernelMemory(number) for number in range(len(region.arguments))]
+        self.unit = Unit(target)
         parameters = [
-            Parameter(f"m{n}", place, readonly=n < inputs and not shares, unique=not shares)
-            for n, place in enumerate(places or slots)
+            Parameter(f"m{n}", KernelMemory(n), n < inputs and not shares, not shares)
+            for n in range(len(region.arguments))
         ]
         self.entry: Entry = self.unit.kernel(
             "tile", parameters, threads, minimum_blocks=int(crowded)

@@ -31,7 +31,7 @@ from .shared import Hazards, MemoryPiece
 if TYPE_CHECKING:
     from .emitter import Emitter
 
-_SLOT = 8  # bytes of one partial result
+SLOT = 8  # bytes of one partial result
 LEAST = 4  # elements that a thread of a reduction takes at least
 
 
@@ -182,7 +182,7 @@ class _ReductionTree:
         parts = -(-self.length // share)
         likes = [dummy(element) for element in self.reduction.elements]
         kinds = [value.type for value in flat(likes)]
-        places = [self.work.reserve(_SLOT * self.results * parts) for _ in kinds]
+        places = [self.work.reserve(SLOT * self.results * parts) for _ in kinds]
         step, emitter = self.open(self.op.operands, places)
         f, whole = step.function, self.read(emitter)
         targets = step.pointers[-len(places) :]
@@ -199,7 +199,7 @@ class _ReductionTree:
         def keep(at: Affine, values: list[Register]) -> None:
             place = emitter.indexer.scalar(at)
             for value, pointer in zip(flat(values), targets, strict=True):
-                f.store(stored(f, value), f.pointer(pointer, place, "i64"), align=_SLOT)
+                f.store(stored(f, value), f.pointer(pointer, place, "i64"), align=SLOT)
 
         self.fold(step, self.results * parts, share, WARP, part, keep, left)
         self.work.end(step, threads)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....hlo.errors import CompilerBug
 from ... import llvm
 from .. import layouts
 from ..atoms import CopyAtom, thread_copy
-from ..frame import Unfit, where
+from ..frame import where
 from ..target import WARP
 from ..windows import WindowAccess
 from .analysis import OperandSource, WindowLoad
@@ -72,7 +73,7 @@ def _unmerged(layout: DistributedLayout, window: WindowLoad) -> DistributedLayou
     """The same layout of the window's own dims."""
     found = layout if layout.dims == window.tile.dims else layout.reshaped(window.tile.dims)
     if found is None:
-        raise Unfit(f"{layout.dims} of a window of {window.tile.dims}")
+        raise CompilerBug(f"{layout.dims} of a window of {window.tile.dims}")
     return found
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.tiling import MEMORY_OPS
+from ....optimizer.tiles.raster import Raster, raster
 from ... import llvm
 from ...llvm import elementwise
 from ...llvm.elements import Register
@@ -23,17 +24,12 @@ from ..evaluator import (
     CarriedRegisters,
     TileEvaluator,
     computes,
-    is_elementwise,
-    is_splat,
 )
-from ..frame import Unit, where
-from ..launch import KernelMemory
+from ..frame import where
 from ..layout_code import as_i64
-from ..raster import Raster, raster
-from ..target import NvidiaTarget
 from ..windows import load, store
-from .analysis import Facts, OperandSource
-from .assign import Assignment, moves_dims
+from .analysis import OperandSource
+from .assign import Assignment
 from .block import KernelBlock
 from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout, blocked, way
@@ -61,30 +57,14 @@ class Rules(NamedTuple):
 class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
     """The code of one kernel_call."""
 
-    def __init__(
-        self,
-        kernel: Op,
-        target: NvidiaTarget,
-        rules: Rules,
-        shares: bool = False,
-        places: Sequence[KernelMemory] | None = None,
-        unit: Unit | None = None,
-    ) -> None:
-        self.kernel, self.target, self.rules = kernel, target, rules
-        self.facts = Facts(kernel)
-        self.assignment = Assignment(self.facts, target)
-        assignment = self.assignment
+    def __init__(self, assignment: Assignment, rules: Rules, shares: bool = False) -> None:
+        self.assignment, self.rules = assignment, rules
+        self.facts, self.target = assignment.facts, assignment.target
+        self.kernel = self.facts.kernel
         self.order = self._order()
         self.rings: list[Ring] = []
         self.block = KernelBlock(
-            kernel,
-            target,
-            assignment.threads,
-            shares,
-            assignment.crowded,
-            places,
-            unit,
-            self.order,
+            self.kernel, self.target, assignment.threads, shares, assignment.crowded, self.order
         )
         uniform = blocked((), 1, assignment.threads)
         super().__init__(self.block.f, self.facts.offsets, uniform, RegionScope())
@@ -172,11 +152,7 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
 
     def is_flexible(self, op: Op) -> bool:
         """Whether the value is made in any layout at no cost worth a conversion."""
-        if is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
-            return True
-        if moves_dims(op):
-            return op.result not in self.assignment.tile_layouts
-        return is_elementwise(op) and op.result not in self.assignment.tile_layouts
+        return self.assignment.is_flexible(op)
 
     def layout(self, value: Value) -> DistributedLayout:
         if not value.rank:

@@ -15,6 +15,7 @@ from .. import layouts
 from ..frame import shuffle, where
 from ..layouts import Shuffles, Swap
 from ..windows import load, store
+from .assign import Assignment
 from .distributed_layout import DistributedLayout, copies, way
 from .emitter import Emitter
 from .operands import raw_bits
@@ -43,7 +44,7 @@ def converted(
     return _through_shared(e, value, source, tile, target)
 
 
-def stored(e: Emitter, value: Value, layout: DistributedLayout) -> DistributedLayout:
+def stored(assignment: Assignment, value: Value, layout: DistributedLayout) -> DistributedLayout:
     """The layout that a value is stored in: its own, or one of 16-byte accesses where its own has
     narrow ones, or ones of parts of sectors."""
     size = value.element.itemsize
@@ -55,7 +56,7 @@ def stored(e: Emitter, value: Value, layout: DistributedLayout) -> DistributedLa
     run = vector
     while run in steps:
         run *= 2
-    wide = e.assignment.blocked(value.dims)
+    wide = assignment.blocked(value.dims)
     if vector * size >= 8 and run * size >= SECTOR or wide.vector(most) * size < CHUNK:
         return layout
     return wide

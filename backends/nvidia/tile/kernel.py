@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ....hlo.deciding import common_divisor, estimating
+from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
-from ..frame import Parameter, Unfit, Unit, blocks
+from ..frame import Parameter, Unit, blocks
 from ..launch import KernelCode, KernelMemory, Launch
 from ..target import NvidiaTarget
+from .analysis import Facts
+from .assign import Assignment
 from .decisions import TileDecisions
+from .demand import Demand
 from .emitter import Emitter
 from .rules import RULES
 
 MOST_WORDS = 1 << 16  # 32-bit words of a tile: a multiprocessor has no more registers
 
 
+def fits(op: Op, target: NvidiaTarget) -> Assignment | str:
+    """Where the tiles of a kernel_call lie; or why they have no place in registers and shared
+    memory."""
+    op = with_numbers(op)
+    largest = max((words(value) for value in values_of(op.regions[0])), default=0)
+    if largest > MOST_WORDS:
+        return f"a tile of {largest} words"
+    found, limit = Assignment(Facts(op), target), target.architecture.shared_bytes
+    demand = Demand(found, limit)
+    if demand.bytes > limit:
+        return f"up to {demand.bytes} bytes of shared memory"
+    found.stages = demand.stages
+    return found
+
+
 def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
+    """The kernel of a kernel_call that fits; `shares`: as for `emitted`."""
+    found = fits(op, target)
+    if isinstance(found, str):
+        raise CompilerBug(found)
+    return emitted(found, shares)
+
+
+def emitted(assignment: Assignment, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call: a block of threads for each place of its grid. `shares`: a
     result may lie in the memory of an operand."""
-    emitter = lowered(op, target, shares)
-    block = emitter.block
+    emitter = Emitter(assignment, RULES, shares)
+    emitter.body()
+    op, block = emitter.kernel, emitter.block
+    if block.arena.size > assignment.target.architecture.shared_bytes:
+        raise CompilerBug(f"{block.arena.size} bytes of shared memory")
     launches = starts(op, block.unit)
     tiles = math.prod(op.grid)
     launch = block.entry.finish(blocks(tiles, 1), block.arena.size)
@@ -35,26 +65,6 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
         moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     flops = op.definition.flops(op)
     return replace(block.unit.code(launches, flops, moved), decided=TileDecisions(emitter))
-
-
-def lowered(
-    op: Op,
-    target: NvidiaTarget,
-    shares: bool = False,
-    places: Sequence[KernelMemory] | None = None,
-    unit: Unit | None = None,
-) -> Emitter:
-    """The entry of a kernel_call, not finished yet. `places`: where its operands and results lie,
-    if not each in its own slot; `unit`: what it belongs to."""
-    op = with_numbers(op)
-    largest = max((words(value) for value in values_of(op.regions[0])), default=0)
-    if largest > MOST_WORDS:
-        raise Unfit(f"a tile of {largest} words")
-    emitter = Emitter(op, target, RULES, shares, places, unit)
-    emitter.body()
-    if emitter.block.arena.size > target.architecture.shared_bytes:
-        raise Unfit(f"{emitter.block.arena.size} bytes of shared memory")
-    return emitter
 
 
 def values_of(region: Region) -> Iterator[Value]:

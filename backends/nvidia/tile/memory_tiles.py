@@ -137,7 +137,7 @@ class Resident:
 
     def op(self, op: Op, region: Region) -> None:
         if op.name in MEMORY_OPS:
-            (self.load if op.name in ("tile_load", "tile_gather") else self.store)(op)
+            (self.load if op.definition.loads else self.store)(op)
         elif op.name in CONTROL:
             CONTROL[op.name](self, op)
         elif op.name == "tile_id":
@@ -244,8 +244,8 @@ class Resident:
     ) -> tuple[llvm.Value | None, llvm.Value]:
         """Whether an element lies in the memory (None: always), and its position there."""
         f, memory = self.f, op.operands[0]
-        tile = op.result if op.name in ("tile_load", "tile_gather") else op.operands[1]
-        axis = op.axis if op.name in ("tile_gather", "tile_scatter") else None
+        tile = op.result if op.definition.loads else op.operands[1]
+        axis = op.axis if op.definition.numbered else None
         inside: llvm.Value | None = None
         position: llvm.Value = llvm.constant("i64", 0)
         for d, (offset, place, size) in enumerate(zip(offsets, places, memory.dims, strict=True)):

@@ -69,6 +69,16 @@ class ProductOperand:
         return None, layouts.addresses(value, seen, self.size)
 
 
+def copies_as_it_lies(operand: ProductOperand) -> bool:
+    """Whether threads can copy a window to the operand's tile: its dims are the operand's, or the
+    tile has no more rows and columns than these, which are powers of two then."""
+    source = operand.source
+    dims = source.origin.dims
+    whole = tuple(dims[d] for d in sorted((source.own, source.depth)))
+    same = source.window is not None and source.window.tile.dims == dims
+    return same or operand.tile.shape == whole
+
+
 def as_dims(tile: LinearLayout, source: OperandSource) -> LinearLayout:
     """A tile of rows and columns in the dims of the operand's origin."""
     kept = source.rows_and_columns

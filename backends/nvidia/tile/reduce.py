@@ -113,9 +113,9 @@ def _warps(
         return tile
     f, block = e.f, e.block
     warps = 1 << len(bits)
-    size, parts = _stored(e, reduction)
+    size, parts = _stored(reduction)
     total = math.prod(layout.dims)
-    piece = block.arena.take(warps * total * size * parts)
+    piece = block.arena.take(summed_bytes(reduction, layout, warps))
     base = e.pointer(piece)
     steps = [1 << bits.index(bit) if bit in bits else 0 for bit in range(len(source.threads))]
     terms = layouts.terms([("warp", steps[LANE_BITS:])])
@@ -154,7 +154,12 @@ def _warps(
     return found
 
 
-def _stored(e: Emitter, reduction: Reduction) -> tuple[int, int]:
+def summed_bytes(reduction: Reduction, layout: DistributedLayout, warps: int) -> int:
+    """Bytes of shared memory in which sums of a layout are joined, of so many warps."""
+    return warps * math.prod(layout.dims) * math.prod(_stored(reduction))
+
+
+def _stored(reduction: Reduction) -> tuple[int, int]:
     """Bytes of a part of a sum, and parts of it."""
     element = reduction.elements[0]
     kind = elements.register_type(element)

@@ -14,15 +14,12 @@ from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm import elementwise
 from ...llvm.elements import Register
-from ..atoms import thread_copy
 from .analysis import MovingLoop, OperandSource, WindowLoad
 from .copies import commit, copy, wait
+from .demand import running_ahead
 from .emitter import Emitter
-from .operands import ProductOperand, staged
-from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
-
-MOST_STAGES = 4
-SHARE = 2  # blocks that a multiprocessor should hold at once
+from .operands import staged
+from .shared import ALIGNMENT, PaddedTile, bytes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,45 +96,20 @@ def ahead(e: Emitter, op: Op) -> Ring | None:
 
 
 def _ring(e: Emitter, op: Op) -> Ring | None:
-    """The ring of a loop; None where nothing can run ahead."""
-    if thread_copy(e.target.architecture, "global", "shared", CHUNK) is None:
-        return None
-    (loop,) = (one for one in e.facts.loops if one.op is op)
-    if loop.trips is not None and loop.trips < 2:
-        return None
-    found: dict[Op, tuple[WindowLoad, ProductOperand]] = {}
-    for product in loop.products:
-        plan = e.assignment.products.get(product.op)
-        if plan is None:
-            continue
-        for operand in plan.operands:
-            window = operand.source.window
-            if window is None or window.op not in e.assignment.direct:
-                continue
-            moves = window.op in loop.region.ops and window.follows
-            if moves and window.op not in found:
-                found[window.op] = window, operand
-    if not found:
-        return None
-    windows, operands = zip(*found.values(), strict=True)
-    total = sum(bytes_of(operand.tile, operand.size) for operand in operands)
-    budget = e.target.architecture.shared_bytes // SHARE
-    stages = min(MOST_STAGES, budget // total)
-    if loop.trips is not None:
-        stages = min(stages, loop.trips)
-    if stages < 2:
-        stages = 2 if 2 * total + e.block.arena.size <= e.target.architecture.shared_bytes else 0
-    if not stages:
+    """The ring of a loop; None where nothing runs ahead."""
+    stages = e.assignment.stages.get(op, 0)
+    found = running_ahead(e.assignment, op) if stages else None
+    if found is None:
         return None
     rows = []
-    for operand in operands:
+    for operand in found.operands:
         size = bytes_of(operand.tile, operand.size)
         piece = e.block.arena.take(stages * size, ALIGNMENT)
         rows.append(PaddedTile(piece, operand.tile, operand.size))
         e.scope.staged[operand.source.origin, "ring"] = rows[-1]
         e.block.hazards.write(piece)
-    sources = tuple(operand.source for operand in operands)
-    return Ring(e, loop, windows, sources, tuple(rows), stages)
+    sources = tuple(operand.source for operand in found.operands)
+    return Ring(e, found.loop, found.windows, sources, tuple(rows), stages)
 
 
 class _Scalars:

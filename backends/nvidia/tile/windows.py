@@ -21,7 +21,7 @@ class BlockAccess(WindowAccess):
     def __init__(self, e: Emitter, op: Op, tile: Value, layout: DistributedLayout) -> None:
         super().__init__(e, op, tile, layout)
         self.piece = MemoryPiece(self.memory, 0, EVERYTHING)
-        if op.name in ("tile_gather", "tile_scatter"):
+        if op.definition.numbered:
             self.axis = axis = op.axis
             rows, self.numbers = layout.project((layout.dims[axis],), (axis,))
             self.rows = e.tile(op.operands[1 if op.name == "tile_gather" else 2], rows)
@@ -54,7 +54,7 @@ def store(e: Emitter, op: Op) -> None:
     layout = e.layout(value)
     masked = op.name == "tile_store" and op.masked
     if value.rank and op.name == "tile_store" and not (op.masked or op.combine):
-        layout = stored(e, value, layout)
+        layout = stored(e.assignment, value, layout)
     tile = e.tile(value, layout)
     access = BlockAccess(e, op, value, layout)
     if access.memory in e.contended and not op.combine:

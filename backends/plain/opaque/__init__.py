@@ -8,16 +8,20 @@ from ....hlo.graph import Op
 from ...llvm.target import KernelCode, Target
 from . import fourier, linear_algebra, scatter, select, sort, top, update, window
 
+# Those that need memory of their own.
+WITH_SCRATCH: dict[str, Callable[[Op, Target], KernelCode]] = {
+    "sort": sort.emit,
+    "chlo.top_k": top.emit,
+    "fft": fourier.emit,
+}
 EMITTERS: dict[str, Callable[[Op, Target], KernelCode]] = {
+    **WITH_SCRATCH,
     "dynamic_update_slice": update.emit,
     "optimization_barrier": update.copies,
     "reduce_window": window.emit,
     "scatter": scatter.emit,
     "select_and_scatter": select.emit,
-    "sort": sort.emit,
-    "chlo.top_k": top.emit,
     "cholesky": linear_algebra.cholesky,
     "triangular_solve": linear_algebra.triangular_solve,
-    "fft": fourier.emit,
     "linalg.pivots_to_permutation": linear_algebra.pivots_to_permutation,
 }

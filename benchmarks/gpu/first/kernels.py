@@ -15,6 +15,7 @@ import numpy as np
 import girih
 import girih.language as tl
 from girih.backends.nvidia import kernels, tile
+from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.pipeline import emit as pipeline
 from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.target import NvidiaTarget
@@ -25,6 +26,7 @@ from girih.hlo.graph import Function, Module, Op, Region, arguments
 from girih.hlo.interpret import evaluated, interpret
 from girih.hlo.ops import DEFINITIONS
 from girih.hlo.types import TensorType, tensor_of
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration
 from girih.optimizer.passes.approximate import Approximate
 
 from .trial import Array, Trial
@@ -97,6 +99,13 @@ def call(kernel: Any, arrays: list[Array], constants: dict[str, Any]) -> Op:
     return Approximate(FORMULAS).marked(op)
 
 
+def pipelined(op: Op, target: NvidiaTarget) -> KernelCode:
+    """The code of a kernel_call in Hopper's pipeline, which it fits."""
+    plan = pipeline.plan_of(op, target)
+    assert isinstance(plan, PipelineConfiguration), plan
+    return pipeline.code_of(plan, target)
+
+
 def tiled(
     emit: Callable[[Op, NvidiaTarget], Any],
     kernel: Any,
@@ -141,31 +150,31 @@ def _matmul(name: str, dtype: Any = BF16) -> tuple[list[Array], dict[str, Any]]:
 def pipelines() -> Iterator[tuple[str, Trials]]:
     """Kernels of roles: one warp group copies, the others multiply."""
     for name in MATMULS:
-        yield f"pipeline: {name}", partial(tiled, pipeline.emit, matmul, *_matmul(name), False)
+        yield f"pipeline: {name}", partial(tiled, pipelined, matmul, *_matmul(name), False)
     large = {"M": 512, "N": 512, "K": 320, "TM": 128, "TN": 128, "TK": 64}
     sides = [random(512, 320), random(320, 512)]
-    yield "pipeline: clusters", partial(tiled, pipeline.emit, matmul, sides, large, True)
+    yield "pipeline: clusters", partial(tiled, pipelined, matmul, sides, large, True)
     halves = [array.astype(np.float16) for array in sides]
     large = {**large, "OUT": "float16"}
-    yield "pipeline: f16", partial(tiled, pipeline.emit, matmul, halves, large, False)
+    yield "pipeline: f16", partial(tiled, pipelined, matmul, halves, large, False)
     eight = ml_dtypes.float8_e4m3fn
     narrow = [random(128, 512, dtype=eight), random(128, 512, dtype=eight)]
     sizes = {"M": 128, "N": 128, "K": 512, "TM": 128, "TN": 128, "TK": 128, "right": "nk"}
     sizes["OUT"] = "float32"
-    yield "pipeline: fp8", partial(tiled, pipeline.emit, matmul, narrow, sizes, False)
+    yield "pipeline: fp8", partial(tiled, pipelined, matmul, narrow, sizes, False)
     arrays = [random(2, 200, 192), random(2, 192, 136), random(136), random(2, 200, 136)]
-    yield "pipeline: epilogue", partial(tiled, pipeline.emit, layer, arrays, {}, False)
+    yield "pipeline: epilogue", partial(tiled, pipelined, layer, arrays, {}, False)
     for keys, width, options in (
         (256, 64, {}), (256, 128, {"causal": True}), (200, 64, {"TK": 64}), (128, 64, {}),
         (384, 64, {"TQ": 192, "TK": 96, "causal": True}), (256, 64, {"TQ": 64, "TK": 64}),
     ):  # fmt: skip
         three = [random(2, keys, width) for _ in range(3)]
         name = f"pipeline: attention {keys}x{width} {' '.join(map(str, options.values()))}".strip()
-        yield name, partial(tiled, pipeline.emit, attention, three, options, False)
+        yield name, partial(tiled, pipelined, attention, three, options, False)
     three = [random(3, 256, 64) for _ in range(3)]
     yield (
         "pipeline: attention, several heads a block",
-        partial(tiled, pipeline.emit, attention, three, {"TK": 64}, True),
+        partial(tiled, pipelined, attention, three, {"TK": 64}, True),
     )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from girih.backends.nvidia.frame import Unfit
 from girih.backends.nvidia.pipeline import emit as pipeline
-from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
 from girih.backends.nvidia.target import NvidiaTarget
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration
+from girih.optimizer.machine import Limitation
 
 from .clock import seconds
 from .kernels import BF16, attention, call, matmul
@@ -25,7 +25,7 @@ _ROWS = 32  # of a result that are compared with float64
 _TOLERANCE = 2e-2
 _COUNT = 20
 
-Variant = tuple[str, Callable[[NvidiaTarget], PipelineConfiguration]]
+Variant = tuple[str, Callable[[NvidiaTarget], PipelineConfiguration | Limitation]]
 
 
 def _product(side: int, rows: int = 128, columns: int = 256) -> Any:
@@ -59,16 +59,22 @@ def products(side: int) -> Iterator[Variant]:
 
 def _staged(op: Any, target: NvidiaTarget, stages: int) -> PipelineConfiguration:
     """The configuration with so many stages: as if there were less shared memory."""
-    plan = pipeline.plan_of(op, target)
+    plan = _planned(op, target)
     free = plan.shared_bytes
     while max(ring.stages for ring in plan.rings) > stages:
         free -= 16 << 10
-        plan = pipeline.plan_of(op, _less(target, shared_bytes=free))
+        plan = _planned(op, _less(target, shared_bytes=free))
+    return plan
+
+
+def _planned(op: Any, target: NvidiaTarget) -> PipelineConfiguration:
+    plan = pipeline.plan_of(op, target)
+    assert isinstance(plan, PipelineConfiguration), plan
     return plan
 
 
 def _raster(op: Any, target: NvidiaTarget, together: int) -> PipelineConfiguration:
-    plan = pipeline.plan_of(op, target)
+    plan = _planned(op, target)
     return replace(plan, raster=replace(plan.raster, together=together))
 
 
@@ -99,11 +105,11 @@ def _ready(variants: Iterator[Variant], target: NvidiaTarget) -> dict[str, Ready
     """Each variant's code, or why there is none."""
     found: dict[str, Ready | str] = {}
     for name, plan in variants:
-        try:
-            code = pipeline.code_of(plan(target), target)
-        except Unfit as unfit:
-            found[name] = str(unfit)
+        planned = plan(target)
+        if isinstance(planned, Limitation):
+            found[name] = planned.reason
             continue
+        code = pipeline.code_of(planned, target)
         found[name] = made(name, Trial(code, (), ()), target, with_cubin=True)
     return found
 

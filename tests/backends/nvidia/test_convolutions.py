@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from girih.backends.nvidia import fits
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.launch import KernelTensorMap
-from girih.backends.nvidia.pipeline import contraction as pipeline
 from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op, Region
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, F16, F32, I8, I32, ElementType, TensorType
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration
 from girih.optimizer.kernels import convolution_form
 
 from . import harness
@@ -143,7 +144,8 @@ def test_f32_stays_f32():
 
 def test_blocks_of_a_cluster_share_windows():
     region = convolution((8, 16, 16, 32), 64, (2, 2), padding=((1, 0), (1, 0)))
-    assert pipeline.plan(fusion(region), region, FEW).cluster == 2
+    plan = fits.pipelined(fusion(region), region, FEW)
+    assert isinstance(plan, PipelineConfiguration) and plan.cluster == 2
     check(region, FEW, HOPPER)
 
 

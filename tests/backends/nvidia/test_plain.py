@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia import plain
-from girih.backends.nvidia.kernels import shared
+from girih.backends.nvidia.fits import shared
 from girih.backends.nvidia.launch import SCRATCH, KernelMemory
 from girih.backends.plain.single import LIMITATIONS, as_region
 from girih.hlo.build import Builder

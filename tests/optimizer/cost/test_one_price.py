@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import girih
-from girih.backends.nvidia.frame import Unfit
-from girih.backends.nvidia.pipeline import contraction as pipeline
-from girih.backends.nvidia.pipeline import emit
+from girih.backends.nvidia import fits
+from girih.backends.nvidia.capabilities import capabilities
 from girih.backends.nvidia.target import target
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
@@ -33,7 +32,7 @@ SAID = re.compile(r"\bper (clock|cycle|second|us|microsecond)|\bclocks\b|\bflops
 # Constants that are no prices: of waits for people and processes, and names of things.
 NO_PRICES = {
     "backends/cpu/foreign.py": {"_SECONDS"},
-    "backends/nvidia/pipeline/configuration.py": {"_BARRIER"},
+    "optimizer/asynchronous/configuration.py": {"_BARRIER"},
 }
 
 
@@ -174,16 +173,13 @@ def test_optimizer_and_backend_predict_the_same(name: str, monkeypatch: pytest.M
 
     build = contraction.built
     monkeypatch.setattr(contraction, "built", built)
-    suits = (lambda op: emit.suits(op, on)) if on.architecture.warpgroups else None
+    able = capabilities(on.architecture)
     for op in KERNELS:
         region = op.regions[0]
         group, _ = contraction.contraction_group(region)
-        found = Connect(on.machine, suits=suits).plan(group)
+        found = Connect(on.machine, capabilities=able).plan(group)
         taken.clear()
-        try:
-            if suits is None:
-                raise Unfit("")
-            pipeline.plan(op, region, on)
-        except Unfit:
+        if not able.asynchronous or isinstance(fits.pipelined(op, region, on), str):
+            taken.clear()
             next(contraction.calls(op.operands, region, on.machine, BlockCounter))
         assert found is not None and found.time == taken[-1], (str(region), found, taken)

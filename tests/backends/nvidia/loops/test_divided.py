@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import girih
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.loops import divided
 from girih.backends.nvidia.target import target
+from girih.hlo.build import build_module
 from girih.hlo.types import BF16, F32, I1, TensorType
 
 from ...support import argmax, layer_norm, softmax
@@ -38,6 +40,14 @@ def test_softmax(dims: tuple[int, ...], element: Any, short: None) -> None:
     code = check(types, lambda b, x: [softmax(b, x, len(dims) - 1)], "rows", tolerance)
     assert launches(code) == ["fold0", "fold1", "roots"]
     assert all(launch.grid[0] >= 6 for launch in code.launches)
+
+
+def test_the_plan_owns_the_memory_of_parts(short: None) -> None:
+    module = build_module([kind(2, 70000)], lambda b, x: [softmax(b, x, 1)])
+    program = girih.compile(module, target="ptx-sim", options=girih.Options(cache="off"))
+    (kernel,) = program.plan.kernels
+    assert kernel.scratch_bytes == program.memory.temporary_bytes > 0
+    assert program.memory.scratch_bytes == 0
 
 
 def test_normalisation_with_results_per_row(short: None) -> None:

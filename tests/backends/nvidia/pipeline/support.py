@@ -10,10 +10,10 @@ import numpy as np
 
 import girih
 import girih.language as tl
+from girih.backends.nvidia import fits
 from girih.backends.nvidia.assemble import Assembly, assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.launch import KernelCode
-from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
 from girih.backends.nvidia.pipeline.emit import code_of, plan_of
 from girih.backends.nvidia.pipeline.functions import FORMULAS
 from girih.backends.nvidia.target import NvidiaTarget, target
@@ -25,6 +25,7 @@ from girih.hlo.graph import Op, Value, arguments
 from girih.hlo.interpret import evaluated
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import TensorType
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration
 from girih.optimizer.passes.approximate import Approximate
 from girih.optimizer.regions import rewritten
 
@@ -72,6 +73,20 @@ def marked(op: Op) -> Op:
     return Op(op.definition, op.operands, op.attributes, (body,), op.result_types, op.origin)
 
 
+def planned(op: Op, on: NvidiaTarget = SM_90A) -> PipelineConfiguration:
+    """How a kernel_call that fits runs."""
+    found = plan_of(op, on)
+    assert isinstance(found, PipelineConfiguration), found
+    return found
+
+
+def alone(op: Op) -> PipelineConfiguration:
+    """How a fusion of one product runs, in the tile that suits the machine best."""
+    found = fits.pipelined(op, op.regions[0], SM_90A)
+    assert isinstance(found, PipelineConfiguration), found
+    return found
+
+
 def ptx_of(code: KernelCode) -> str:
     return compile_ptx(code.text, SM_90A.architecture)
 
@@ -96,7 +111,7 @@ def check(
 def check_call(
     op: Op, *arrays: np.ndarray, on: NvidiaTarget = SM_90A, tolerance: float = 0.01
 ) -> PipelineConfiguration:
-    plan = plan_of(op, on)
+    plan = planned(op, on)
     code = code_of(plan, on)
     wanted = evaluated(op, arrays)
     for mode, seed in (("eager", 1), ("lazy", 2)):

@@ -9,27 +9,33 @@ import pytest
 
 import girih
 import girih.language as tl
-from girih.backends.nvidia.frame import Unfit
+from girih.backends.nvidia.capabilities import capabilities
 from girih.backends.nvidia.kernels import emit
-from girih.backends.nvidia.pipeline import contraction
-from girih.backends.nvidia.pipeline.analysis import analyse
-from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration, Style
 from girih.backends.nvidia.pipeline.emit import plan_of
 from girih.backends.nvidia.pipeline.masks import masks
-from girih.backends.nvidia.pipeline.work import COLUMN, ROW
 from girih.hlo.graph import Op
 from girih.hlo.types import BF16, F32, TensorType
+from girih.optimizer.asynchronous import analysis
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration, Style
+from girih.optimizer.asynchronous.work import COLUMN, ROW, PipelineWork
+from girih.optimizer.machine import Limitation
 
-from .support import SM_90A, attention, call_of, fusion, marked, matmul, random
+from .support import SM_90A, alone, attention, call_of, fusion, marked, matmul, planned, random
 
 
 def plan(kernel: Any, *arrays: Any, **constants: Any) -> PipelineConfiguration:
-    return plan_of(call_of(kernel, *arrays, **constants), SM_90A)
+    return planned(call_of(kernel, *arrays, **constants))
+
+
+def analyse(op: Op) -> PipelineWork:
+    found = analysis.analyse(op, capabilities(SM_90A.architecture))
+    assert isinstance(found, PipelineWork), found
+    return found
 
 
 def refused(reason: str, kernel: Any, *arrays: Any, **constants: Any) -> None:
-    with pytest.raises(Unfit, match=reason):
-        plan(kernel, *arrays, **constants)
+    found = plan_of(call_of(kernel, *arrays, **constants), SM_90A)
+    assert isinstance(found, Limitation) and reason in found.reason, found
 
 
 SIZES = {"M": 128, "N": 128, "K": 128, "TM": 128, "TN": 128, "TK": 64}
@@ -54,9 +60,9 @@ def test_sizes_that_the_machine_has_not(change: dict[str, int], reason: str) -> 
 def test_f32_is_not_rounded_unasked() -> None:
     a, b = random(128, 128, dtype=np.float32), random(128, 128, dtype=np.float32)
     op = call_of(matmul, a, b, **{**SIZES, "TK": 32}, right="nk", OUT="float32")
-    with pytest.raises(Unfit, match="tf32"):
-        plan_of(op, SM_90A)
-    assert plan_of(marked(op), SM_90A).first_products[0].kind.depth == 8
+    found = plan_of(op, SM_90A)
+    assert found == Limitation("nvidia:sm_90a", "f32", found.reason) and "tf32" in found.reason
+    assert planned(marked(op)).first_products[0].kind.depth == 8
 
 
 def test_reductions_over_rows_are_left_to_others() -> None:
@@ -144,7 +150,7 @@ def test_tiles_suit_the_machine(dims: tuple[int, int, int], tile: tuple[int, int
         TensorType((M, K), BF16), TensorType((K, N), BF16), TensorType((M, N), BF16),
         lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
     )  # fmt: skip
-    found = contraction.plan(op, op.regions[0], SM_90A)
+    found = alone(op)
     (product,) = found.first_products
     assert (product.rows, product.columns) == tile
 

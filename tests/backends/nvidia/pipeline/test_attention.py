@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import girih
-from girih.backends.nvidia.pipeline.configuration import Style
 from girih.hlo.graph import Op, arguments
+from girih.optimizer.asynchronous.configuration import Style
 from girih.optimizer.pipeline import run_pipeline, simplify_pipeline
 from girih.optimizer.tiles.build import build_kernel, make_group
 

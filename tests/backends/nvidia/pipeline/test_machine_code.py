@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from girih.backends.nvidia.assemble import Assembly, disassemble
-from girih.backends.nvidia.pipeline.configuration import PipelineConfiguration
-from girih.backends.nvidia.pipeline.emit import plan_of
+from girih.optimizer.asynchronous.configuration import PipelineConfiguration
 
 from ..sass import Instruction, counts, instructions, requires_nvdisasm
-from .support import BF16, SM_90A, assembled, attention, call_of, gated, layer, matmul
+from .support import BF16, SM_90A, assembled, attention, call_of, gated, layer, matmul, planned
 
 pytestmark = pytest.mark.requires_ptxas
 
@@ -52,7 +51,7 @@ def built() -> dict[str, tuple[PipelineConfiguration, str, Assembly]]:
 def get(built: dict[str, Any], name: str) -> tuple[PipelineConfiguration, str, Assembly]:
     if name not in built:
         kernel, arrays, options = KERNELS[name]
-        plan = plan_of(call_of(kernel, *arrays, **options), SM_90A)
+        plan = planned(call_of(kernel, *arrays, **options))
         built[name] = (plan, *assembled(plan))
     return built[name]
 

@@ -10,12 +10,11 @@ import pytest
 
 import girih
 import girih.language as tl
-from girih.backends.nvidia.pipeline import contraction
-from girih.backends.nvidia.pipeline.configuration import Style
-from girih.backends.nvidia.pipeline.emit import code_of, plan_of
+from girih.backends.nvidia.pipeline.emit import code_of
 from girih.benchmarks.gpu.first.kernels import MATMULS
 from girih.hlo.types import BF16 as ELEMENT
 from girih.hlo.types import TensorType
+from girih.optimizer.asynchronous.configuration import Style
 
 from .. import harness
 from .support import (
@@ -23,6 +22,7 @@ from .support import (
     F8,
     SM_90A,
     SMALL,
+    alone,
     call_of,
     check,
     check_call,
@@ -31,6 +31,7 @@ from .support import (
     layer,
     matmul,
     matrices,
+    planned,
     random,
     residual,
 )
@@ -78,7 +79,7 @@ def test_fewer_blocks_than_compiled_for_walk_all_tiles(shape: tuple[int, int]) -
     TM, TN = (128, 256) if M == 512 else (128, 128)
     on = replace(SM_90A, architecture=replace(SM_90A.architecture, multiprocessors=4))
     op = call_of(matmul, a, b, M=M, N=N, K=128, TM=TM, TN=TN, TK=64)
-    code = code_of(plan_of(op, on), on)
+    code = code_of(planned(op, on), on)
     (launch,) = code.launches
     assert launch.persistent and launch.grid == (4, 1, 1)
     assert launch.cluster[0] == (2 if M == 512 else 1)
@@ -144,7 +145,7 @@ def test_sums_over_several_dims() -> None:
     left, right = (TensorType(array.shape, ELEMENT) for array in (x, y))
     dims = {"lhs_contracting_dimensions": (0, 1), "rhs_contracting_dimensions": (0, 1)}
     op = fusion(left, right, TensorType((128, 136), ELEMENT), **dims)
-    plan = contraction.plan(op, op.regions[0], SM_90A)
+    plan = alone(op)
     assert {len(panel.outer_places) for panel in plan.work.panels} == {2}
     check_call(plan.work.kernel, x, y)
 
@@ -152,5 +153,5 @@ def test_sums_over_several_dims() -> None:
 def test_sizes_of_a_large_product() -> None:
     a, b = np.zeros((8192, 8192), BF16), np.zeros((8192, 8192), BF16)
     sizes = {"M": 8192, "N": 8192, "K": 8192, "TM": 128, "TN": 256, "TK": 64}
-    plan = plan_of(call_of(matmul, a, b, **sizes), SMALL)
+    plan = planned(call_of(matmul, a, b, **sizes), SMALL)
     assert plan.rings[0].stages == 4 and plan.shared_bytes <= 227 * 1024

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from girih.backends.nvidia import simulator, tile
-from girih.backends.nvidia.frame import Unfit
+from girih.backends.nvidia import fits, simulator, tile
 from girih.backends.nvidia.target import NvidiaTarget, target
-from girih.backends.nvidia.tile import contraction
 from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.interpret import evaluated
@@ -190,7 +188,9 @@ def test_contractions(
 ) -> None:
     op = fused(*sizes, element, batch, out)
     inputs = values(op)
-    code = contraction.emit(op, op.regions[0], SM_80)
+    made = fits.in_blocks(op, op.regions[0], SM_80)
+    assert isinstance(made, tile.Assignment)
+    code = tile.emitted(made)
     (got,) = harness.run(op, inputs, code=code, on=SM_80)
     (wanted,) = harness.expected(op, inputs)
     harness.compare(got, np.asarray(wanted), tolerance)
@@ -237,5 +237,4 @@ def test_transposed_tiles_are_stored_in_whole_rows(dims: tuple[int, int]) -> Non
 
 def test_a_sum_of_nothing_is_left_to_others() -> None:
     op = fused(4, 4, 0, F32)
-    with pytest.raises(Unfit, match="sum of nothing"):
-        contraction.emit(op, op.regions[0], SM_80)
+    assert fits.in_blocks(op, op.regions[0], SM_80) == "a sum of nothing"

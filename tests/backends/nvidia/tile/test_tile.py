@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from girih.backends.nvidia.frame import Unfit
-from girih.backends.nvidia.tile import emit
+from girih.backends.nvidia.tile import fits
 from girih.hlo.ops.tile import INDEX, KernelCall
 from girih.hlo.ops.tile_examples import kernel_cases
 from girih.hlo.types import BF16, F16, F32, F64, I32, TensorType
@@ -111,5 +110,4 @@ def test_a_tile_beyond_all_registers_is_refused_with_a_reason() -> None:
         b.op("tile_store", [out, b("tile_load", x, zero, sizes=(1 << 20,)), zero])
 
     kind = tensor(1 << 20)
-    with pytest.raises(Unfit, match="1048576 words"):
-        emit(call(body, [kind], [kind], ()), SM_80)
+    assert fits(call(body, [kind], [kind], ()), SM_80) == "a tile of 1048576 words"

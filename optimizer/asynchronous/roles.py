@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....hlo.graph import Op, Region, Value
-from ..frame import Unfit
+from ...hlo.errors import CompilerBug
+from ...hlo.graph import Op, Region, Value
 from .work import COLUMN, ROW, UNIT, Panel, PipelineProduct, Roles, RowDim, is_row, part_of, shape
 
 
@@ -23,17 +23,19 @@ class RolePropagation:
         self.loop, self.products, self.flips = loop, products, flips
         self.roles: dict[Value, Roles] = {}
         self.anchored: set[Value] = set()
+        self.reason = ""
 
-    def run(self) -> dict[Value, Roles]:
+    def run(self) -> dict[Value, Roles] | str:
+        """The roles, or why there are none."""
         self.anchor()
         for product, flip in zip(self.products, self.flips, strict=True):
             self.seed(product, flip)
         before = -1
-        while before != len(self.roles):
+        while before != len(self.roles) and not self.reason:
             before = len(self.roles)
             for op in self.ops:
                 self.step(op)
-        return self.roles
+        return self.reason or self.roles
 
     def anchor(self) -> None:
         """Values that are spread over threads in one way: what products and loops give."""
@@ -76,7 +78,11 @@ class RolePropagation:
             return
         known = self.roles.setdefault(value, roles)
         if known != roles:
-            raise Unfit("a value would have to be spread over threads in two ways")
+            self.refuse("a value would have to be spread over threads in two ways")
+
+    def refuse(self, reason: str) -> None:
+        """Keeps the first reason."""
+        self.reason = self.reason or reason
 
     def step(self, op: Op) -> None:
         if op.name == "tile_for":
@@ -92,8 +98,11 @@ class RolePropagation:
                 (op.results[0], op.operands[0], False),
             ):
                 if value in self.roles:
-                    found = through(op, self.roles[value], forward)
-                    self.note(other, found)
+                    found = moved(op, self.roles[value], forward)
+                    if isinstance(found, str):
+                        self.refuse(found)
+                    else:
+                        self.note(other, found)
 
     def meet(self, values: Sequence[Value]) -> None:
         known = next((self.roles[value] for value in values if value in self.roles), None)
@@ -104,8 +113,17 @@ class RolePropagation:
 
 
 def through(op: Op, roles: Roles, forward: bool) -> Roles:
+    """What `moved` gives, of an operation that is known to have it."""
+    found = moved(op, roles, forward)
+    if isinstance(found, str):
+        raise CompilerBug(found)
+    return found
+
+
+def moved(op: Op, roles: Roles, forward: bool) -> Roles | str:
     """The roles of the result of an operation that moves dims from those of its operand, or the
-    other way round; a dim that only one of them has gets the role that is left."""
+    other way round; a dim that only one of them has gets the role that is left. A text says why
+    there are none."""
     source, target = op.operands[0], op.results[0]
     if op.name == "reshape" and shape(source) != shape(target):
         return _reshaped(*((source, target) if forward else (target, source)), roles)
@@ -126,13 +144,13 @@ def through(op: Op, roles: Roles, forward: bool) -> Roles:
     used = {ROW if is_row(role) else role for role in found} & {ROW, COLUMN}
     gone = {ROW if is_row(role) else role for role in roles} & {ROW, COLUMN}
     if found.count("open") > 1:
-        raise Unfit(f"a {op.name} makes two dims out of one")
+        return f"a {op.name} makes two dims out of one"
     if "open" in found:
         left = (
             {ROW, COLUMN} - used - (gone if not forward or op.name == "broadcast_in_dim" else set())
         )
         if len(left) != 1:
-            raise Unfit(f"a {op.name} has no place for its new dim")
+            return f"a {op.name} has no place for its new dim"
         found[found.index("open")] = left.pop()
     return tuple(found)
 
@@ -152,8 +170,9 @@ def merged(many: Sequence[int], few: Sequence[int]) -> list[tuple[int, ...]] | N
     return found if place == len(many) else None
 
 
-def _reshaped(here: Value, there: Value, roles: Roles) -> Roles:
-    """The roles behind a reshape that splits the rows into dims, or makes rows of them."""
+def _reshaped(here: Value, there: Value, roles: Roles) -> Roles | str:
+    """The roles behind a reshape that splits the rows into dims, or makes rows of them; or why
+    there are none."""
     ours = [dim for dim, size in enumerate(here.dims) if size != 1]
     theirs = [dim for dim, size in enumerate(there.dims) if size != 1]
     found = [UNIT] * there.rank
@@ -188,11 +207,11 @@ def _reshaped(here: Value, there: Value, roles: Roles) -> Roles:
     else:
         if groups is not None:
             return tuple(found)
-    raise Unfit(f"a reshape of {list(here.dims)} to {list(there.dims)}")
+    return f"a reshape of {list(here.dims)} to {list(there.dims)}"
 
 
 def _pairs(op: Op) -> list[tuple[int, int]]:
-    """(dim of the operand, dim of the result) that are the same."""
+    """(dim of the operand, dim of the result) that are the same; a reshape moves dims of 1."""
     source, target = op.operands[0], op.results[0]
     if op.name == "transpose":
         return [(dim, place) for place, dim in enumerate(op.permutation)]
@@ -201,8 +220,6 @@ def _pairs(op: Op) -> list[tuple[int, int]]:
     if op.name == "reduce":
         kept = [dim for dim in range(source.rank) if dim not in op.dimensions]
         return [(dim, place) for place, dim in enumerate(kept)]
-    if shape(source) != shape(target):
-        raise Unfit(f"a reshape of {list(source.dims)} to {list(target.dims)}")
     ours = [dim for dim in range(source.rank) if source.dims[dim] != 1]
     theirs = [dim for dim in range(target.rank) if target.dims[dim] != 1]
     return list(zip(ours, theirs, strict=True))

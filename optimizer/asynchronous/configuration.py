@@ -15,16 +15,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from ....hlo.deciding import at_hint, surely_at_most
-from ....hlo.graph import Op, Value
-from ....hlo.symbols import Dim, minimum
-from ..frame import Unfit
-from ..raster import Raster, raster
-from ..target import Architecture
+from ...hlo.deciding import at_hint, surely_at_most
+from ...hlo.graph import Op, Value
+from ...hlo.symbols import Dim, minimum
+from ..tiles.raster import Raster, raster
 from .analysis import mapped
 from .epilogue_loads import EpilogueLoad, find_epilogue_loads
-from .instructions import ROWS, WARPGROUP
 from .work import (
     COLUMN,
     Panel,
@@ -37,7 +35,9 @@ from .work import (
     trips,
 )
 
-_ALIGNMENT = 1024  # of panels: one period of the widest swizzle
+if TYPE_CHECKING:
+    from ...backends.capabilities import BoxCopies, Capabilities
+
 _BARRIER = 8  # bytes
 _MOST_STAGES = 8
 _MOST_STAYING = 2  # stages of what stays for a tile
@@ -67,10 +67,11 @@ class Ring:
     barriers: int
     moves: bool
     shares: tuple[int, ...]  # of each panel: blocks of the cluster that bring it together
+    alignment: int  # bytes, of panels
 
     @property
     def stage_bytes(self) -> int:
-        return _stage_bytes(self.panels)
+        return _stage_bytes(self.panels, self.alignment)
 
     def place(self, panel: Panel) -> int:
         """The panel's offset in a stage."""
@@ -78,7 +79,7 @@ class Ring:
         for one in self.panels:
             if one is panel:
                 return at
-            at += _padded(one.bytes)
+            at += _padded(one.bytes, self.alignment)
         raise KeyError(panel)
 
 
@@ -121,7 +122,7 @@ class PipelineConfiguration:
 
     @property
     def threads(self) -> int:
-        return WARPGROUP * (1 + self.groups)
+        return self.work.products[0].kind.threads * (1 + self.groups)
 
     @property
     def rows(self) -> int:
@@ -149,28 +150,39 @@ class PipelineConfiguration:
     def ring(self, panel: Panel) -> Ring:
         return next(ring for ring in self.rings if panel in ring.panels)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether products run while windows come or other products run."""
+        return self.style is not Style.SEQUENCE or self.work.loop is None
 
-def configure(work: PipelineWork, architecture: Architecture) -> PipelineConfiguration:
-    """The configuration of a tile function; Unfit where the machine is too small for it."""
+
+def configure(work: PipelineWork, able: Capabilities) -> PipelineConfiguration | str:
+    """The configuration of a tile function; or why the machine is too small for it."""
+    assert able.boxes is not None
     style, first, second = _style(work)
     groups = _groups(work, style, first, second)
-    cluster, axis = _cluster(work, style, architecture)
+    if isinstance(groups, str):
+        return groups
+    cluster, axis = _cluster(work, style, able)
     bundles = _bundles(work, style, first, second)
-    stores, staging, stages = _memory(work, groups, bundles, architecture.shared_bytes)
-    fixed = groups * staging
+    memory = _memory(work, groups, bundles, able)
+    if isinstance(memory, str):
+        return memory
+    stores, staging, stages = memory
+    alignment, fixed = able.boxes.alignment, groups * staging
     rings: list[Ring] = []
     offset = barriers = 0
     starts = []
     for (panels, moves), count in zip(bundles, stages, strict=True):
         starts.append((panels, moves, count, offset, barriers))
-        offset += count * _stage_bytes(panels)
+        offset += count * _stage_bytes(panels, alignment)
         barriers += 2 * count * _BARRIER
     base = offset + fixed
     for panels, moves, count, at, barrier in starts:
         shares = tuple(
             cluster if cluster > 1 and axis not in work.depends(p.op.offsets) else 1 for p in panels
         )
-        rings.append(Ring(panels, count, at, base + barrier, moves, shares))
+        rings.append(Ring(panels, count, at, base + barrier, moves, shares, alignment))
     moving = [ring for ring in rings if ring.moves]
     total = base + barriers
     clusters = _tiles(work) // cluster
@@ -179,9 +191,10 @@ def configure(work: PipelineWork, architecture: Architecture) -> PipelineConfigu
         work, style, groups, tuple(rings), first, second, stores, offset, staging, total,
         (_BUDGETS_WIDE if wide else _BUDGETS)[groups], cluster, axis,
         _order(work, cluster), _reversed_axes(work),
-        cluster * minimum(clusters, architecture.multiprocessors // cluster),
+        cluster * minimum(clusters, able.processors // cluster),
         wide and groups == 2,
-        find_epilogue_loads(work, moving[0]) if style is Style.CHAIN else (),
+        find_epilogue_loads(work, moving[0].stages, moving[0].stage_bytes, able)
+        if style is Style.CHAIN else (),
     )  # fmt: skip
 
 
@@ -192,12 +205,12 @@ def _tiles(work: PipelineWork) -> Dim:
     return total
 
 
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _padded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
 
 
-def _stage_bytes(panels: Sequence[Panel]) -> int:
-    return sum(_padded(panel.bytes) for panel in panels)
+def _stage_bytes(panels: Sequence[Panel], alignment: int) -> int:
+    return sum(_padded(panel.bytes, alignment) for panel in panels)
 
 
 # Styles.
@@ -265,9 +278,9 @@ def _groups(
     style: Style,
     first: Sequence[PipelineProduct],
     second: Sequence[PipelineProduct],
-) -> int:
-    """Warp groups that multiply: enough for the sums to fit their registers."""
-    blocks = work.rows // ROWS
+) -> int | str:
+    """Warp groups that multiply: enough for the sums to fit their registers; or why none are."""
+    blocks = work.rows // work.products[0].kind.grain[0]
     live = sum(product.columns for product in work.products) // 2
     if style is Style.ROTATE:  # results, and operands of 16 bits
         live = (
@@ -280,16 +293,16 @@ def _groups(
             continue
         if groups < 3 or each * live <= _MOST_OF_THREE[0] and each * widest <= _MOST_OF_THREE[1]:
             return groups
-    raise Unfit(f"sums of {work.rows} rows and {2 * live} columns do not fit the registers")
+    return f"sums of {work.rows} rows and {2 * live} columns do not fit the registers"
 
 
-def _cluster(work: PipelineWork, style: Style, architecture: Architecture) -> tuple[int, int]:
+def _cluster(work: PipelineWork, style: Style, able: Capabilities) -> tuple[int, int]:
     """(blocks of a cluster, the axis of the grid along which they stand): neighbours share panels
     of the loop that do not depend on that axis. Only where tiles come in several waves."""
     alone = (1, -1)
-    if style is not Style.CHAIN or not architecture.clusters:
+    if style is not Style.CHAIN or not able.clusters:
         return alone
-    if at_hint(_tiles(work)) < 2 * architecture.multiprocessors:
+    if at_hint(_tiles(work)) < 2 * able.processors:
         return alone
     assert work.loop is not None
     bounds = work.depends(work.loop.operands[:2])
@@ -356,42 +369,44 @@ def _bundles(
 
 
 def _memory(
-    work: PipelineWork, groups: int, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
-) -> tuple[dict[Op, StagedStore], int, list[int]]:
+    work: PipelineWork, groups: int, bundles: Sequence[tuple[tuple[Panel, ...], bool]],
+    able: Capabilities,
+) -> tuple[dict[Op, StagedStore], int, list[int]] | str:  # fmt: skip
     """(staged stores, bytes of staging of one warp group, stages): with less staging, or none,
-    where the windows would not fit else."""
-    rows = work.rows // groups
-    reason: Unfit | None = None
+    where the windows would not fit else; or why they do not."""
+    assert able.boxes is not None
+    rows, reason = work.rows // groups, ""
+    sizes = [_stage_bytes(panels, able.boxes.alignment) for panels, _ in bundles]
     for chunks in (2, 1, 0):
-        stores = _stores(work, groups, chunks)
+        stores = _stores(work, groups, chunks, able.boxes)
         staging = max((rows * s.swizzle * s.chunks for s in stores.values()), default=0)
-        try:
-            return stores, staging, _stages(work, bundles, free - groups * staging)
-        except Unfit as unfit:
-            reason = unfit
-    assert reason is not None
-    raise reason
+        moving = [moves for _, moves in bundles]
+        stages = _stages(work, moving, sizes, able.shared_bytes - groups * staging)
+        if not isinstance(stages, str):
+            return stores, staging, stages
+        reason = stages
+    return reason
 
 
 def _stages(
-    work: PipelineWork, bundles: Sequence[tuple[tuple[Panel, ...], bool]], free: int
-) -> list[int]:
-    """Stages of each ring: one for what stays, and for the others as many as fit."""
+    work: PipelineWork, moving: Sequence[bool], sizes: Sequence[int], free: int
+) -> list[int] | str:
+    """Stages of each ring: one for what stays, and for the others as many as fit; or why they do
+    not. moving: whether rings are filled in the loop; sizes: bytes of a stage of each."""
     known = trips(work)
     least = 2 if known is None or not surely_at_most(known[1], 1) else 1
-    counts = [least if moves else 1 for _, moves in bundles]
+    counts = [least if moves else 1 for moves in moving]
     # What stays for a tile is brought ahead for the next one where nothing moves in a loop.
-    most = [_MOST_STAGES if moves else 1 for _, moves in bundles]
-    if not any(moves for _, moves in bundles):
-        most = [_MOST_STAYING] * len(bundles)
-    sizes = [_stage_bytes(panels) for panels, _ in bundles]
+    most = [_MOST_STAGES if moves else 1 for moves in moving]
+    if not any(moving):
+        most = [_MOST_STAYING] * len(sizes)
     free -= 2 * _BARRIER * sum(most)
 
     def used() -> int:
         return sum(count * size for count, size in zip(counts, sizes, strict=True))
 
     if used() > free:
-        raise Unfit(f"its windows need {used()} bytes of shared memory, {free} are there")
+        return f"its windows need {used()} bytes of shared memory, {free} are there"
     growing = True
     while growing:
         growing = False
@@ -402,24 +417,28 @@ def _stages(
     return counts
 
 
-def _stores(work: PipelineWork, groups: int, chunks: int) -> dict[Op, StagedStore]:
+def _stores(
+    work: PipelineWork, groups: int, chunks: int, boxes: BoxCopies
+) -> dict[Op, StagedStore]:
     """The stores that go through shared memory and the copy engine, at most so many chunks at a
     time."""
     found: dict[Op, StagedStore] = {}
     for store in work.stores if chunks else ():
-        staged = _staged(work, store, work.rows // groups, chunks)
+        staged = _staged(work, store, work.rows // groups, chunks, boxes)
         if staged is not None:
             found[store] = staged
     return found
 
 
-def _staged(work: PipelineWork, store: Op, rows: int, most: int) -> StagedStore | None:
+def _staged(
+    work: PipelineWork, store: Op, rows: int, most: int, boxes: BoxCopies
+) -> StagedStore | None:
     memory, value = store.operands[:2]
     roles: Roles = work.roles[value]
-    order, places, reason = mapped(memory, value.dims)
+    order, places, reason = mapped(memory, value.dims, boxes)
     if reason or memory.element.bits not in (16, 32) or not memory.element.is_float:
         return None
-    if roles[order[0]] != COLUMN or rows > 256:
+    if roles[order[0]] != COLUMN or rows > boxes.box:
         return None
     box, strides = [1] * len(order), [0] * len(order)
     for place in places:
@@ -432,7 +451,7 @@ def _staged(work: PipelineWork, store: Op, rows: int, most: int) -> StagedStore 
         return None
     width = memory.element.bits // 8
     columns = value.dims[order[0]]
-    swizzle = next((s for s in (128, 64, 32) if columns * width % s == 0), 0)
+    swizzle = next((s for s in boxes.swizzles if columns * width % s == 0), 0)
     if not swizzle or columns % 16:
         return None
     chunks = columns * width // swizzle

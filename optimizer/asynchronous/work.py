@@ -1,17 +1,18 @@
-"""A tile function as the pipeline sees it: panels, products, and roles of dims."""
+"""A tile function as units see it that multiply while windows come: panels, products, and roles of
+dims."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ....hlo.graph import Op, Value, constant_of
-from ....hlo.offsets import Offsets
-from ....hlo.symbols import Dim, ceildiv, maximum
-from ..launch import KernelMemory, KernelTensorMap
-from .instructions import MatrixKind
+from ...hlo.graph import Op, Value, constant_of
+from ...hlo.offsets import Offsets
+from ...hlo.symbols import Dim, ceildiv, maximum
+
+if TYPE_CHECKING:
+    from ...backends.capabilities import MatrixUnit
 
 ROW, COLUMN, UNIT = "row", "column", ""
 Roles = tuple[str, ...]
@@ -86,35 +87,6 @@ class Panel:
     def bytes(self) -> int:
         return self.outer * self.inner * self.width
 
-    def tensor_map(self, share: int = 1) -> KernelTensorMap:
-        """The map of one chunk, of 1 / `share` of its rows."""
-        memory = self.op.operands[0]
-        sizes = [self.sizes[dim] for dim in self.order]
-        sizes[0] = self.chunk
-        sizes[self.outer_places[-1]] //= share
-        steps = [self.steps[dim] for dim in self.order]
-        return tensor_map(memory, self.slot, self.order, self.swizzle, sizes, steps)
-
-
-def tensor_map(
-    memory: Value,
-    slot: int,
-    order: Sequence[int],
-    swizzle: int,
-    sizes: Sequence[int],
-    steps: Sequence[int] | None = None,
-) -> KernelTensorMap:
-    """The map of boxes of a row-major array, of `sizes` elements, every so many-th of the array's;
-    `order`, `sizes` and `steps` have the fastest dim first."""
-    steps = steps or [1] * len(sizes)
-    box = tuple(box_width(size, step) for size, step in zip(sizes, steps, strict=True))
-    every = tuple(steps) if any(step != 1 for step in steps) else ()
-    width = memory.element.bits // 8
-    strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
-    dims = tuple(memory.dims[dim] for dim in order)
-    name = memory.element.name
-    return KernelTensorMap(KernelMemory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
-
 
 def box_width(size: int, step: int) -> int:
     """How wide a box has to be of which the copy engine takes `size` elements, every so many-th."""
@@ -130,7 +102,7 @@ class PipelineProduct:
     """
 
     op: Op
-    kind: MatrixKind
+    kind: MatrixUnit
     rows: int
     columns: int
     depth: int
