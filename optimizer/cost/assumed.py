@@ -37,6 +37,7 @@ COPIES = 1.3  # times the traffic of a copied left side: its rows are short
 LOOP_SIMPLE, LOOP_MOVED, LOOP_GATHERED, LOOP_MASKED = 0.3, 0.22, 0.5, 1.0
 LOOP_TURN, LOOP_ROW, LOOP_TILE, LOOP_END, LOOP_CODE = 0.8, 1.0, 2.0, 2.0, 0.5
 LOOP_SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
+LOOP_WAITING = 0.1  # of what is issued, that which shows where sums wait for each other
 
 MEETING = 32  # what threads of a GPU's block that meet cost, in instructions
 

@@ -16,7 +16,7 @@ import numpy as np
 from ....hlo.graph import Op
 from ....optimizer.cost import assumed
 from ....optimizer.cost.construct import score
-from ....optimizer.cost.model import Features, Traffic, efficiency, level_of
+from ....optimizer.cost.model import Features, Traffic, level_of
 from ....optimizer.machine import Machine
 from ...plain.frame import weight
 
@@ -60,10 +60,10 @@ class LoopShape:
 
     kind: "loop"; "transpose", a loop whose operand is contiguous along another dimension; "lines",
     reductions of the last dimension; "columns", of others; or "rows", several passes. rows: how
-    often the passes run. across: of "columns", what a result sums; of "transpose", the extent along
-    which the operand is contiguous. read, written: bytes; table: of what elements are gathered
-    from. lanes: of a vector of the widest element. masks: whether single lanes can be loaded and
-    stored.
+    often the passes run. across: of "lines" and "columns", what a result sums; of "transpose", the
+    extent along which the operand is contiguous. read, written: bytes; table: of what elements are
+    gathered from. lanes: of a vector of the widest element. masks: whether single lanes can be
+    loaded and stored.
     """
 
     kind: str
@@ -163,8 +163,7 @@ class _LoopCounts:
 
     def chain(self, accumulators: Array) -> Array:
         """What a vector takes that waits for the addition before it, in vector additions."""
-        known = np.maximum(efficiency(self.unit, accumulators, 1), 1e-3)
-        return 2 * self.unit.lanes / self.unit.flops / known / self.one
+        return np.maximum(1.0, self.unit.parallelism / accumulators)
 
     def vector(self, step: LoopPass, accumulators: Array) -> Array:
         """A vector of a pass."""
@@ -174,15 +173,18 @@ class _LoopCounts:
         taken = taken + math.simple * (divisions / math.div + functions / math.exp)
         gathered = np.where(self.lanes > 1, 1 + assumed.LOOP_GATHERED * self.lanes, 1.0)
         taken = taken + step.gathered * gathered
-        if step.sums:
-            taken = np.maximum(taken, self.chain(accumulators))
+        if step.sums:  # what waits is issued all the same: among equals, that of fewer vectors
+            taken = np.maximum(taken, self.chain(accumulators)) + assumed.LOOP_WAITING * taken
         return taken
 
     def passes(self) -> tuple[Array, Array, Array]:
         """Of a loop, of lines, or of rows."""
         shape, cuts = self.shape, self.cuts
         computing = issue = code = np.zeros(len(cuts))
-        tasks = np.full(len(cuts), shape.rows)
+        # Sums of lines go on over all that one result sums.
+        lines = shape.kind == "lines"
+        ends = max(1, shape.rows * shape.passes[0].count // shape.across) if lines else shape.rows
+        tasks = np.full(len(cuts), ends)
         for step in shape.passes:
             lanes = np.minimum(self.lanes, 1 << step.count.bit_length())
             most = np.maximum(1, step.count // lanes)
@@ -201,11 +203,10 @@ class _LoopCounts:
             whole = -(-step.count // lanes) * self.vector(step, np.full_like(lanes, 4))
             taken = np.where(straight, whole, turns * turn + rest * alone)
             computing = computing + shape.rows * taken
-            around = np.full(len(cuts), assumed.LOOP_ROW)
+            issue = issue + shape.rows * assumed.LOOP_ROW
             if step.sums:
-                joined = np.where(straight, 0, together - 1)
-                around = around + step.sums * assumed.LOOP_END * (joined + np.log2(lanes))
-            issue = issue + shape.rows * around
+                joined = np.where(straight, 0, together - 1) + np.log2(lanes)
+                issue = issue + ends * step.sums * assumed.LOOP_END * joined
             code = code + np.where(straight, 0, together * self.instructions(step))
         issue = issue + assumed.LOOP_CODE * code
         if shape.kind == "loop":
