@@ -6,6 +6,7 @@ inside; if it is reduced, lanes are partial results of it, joined in a fixed tre
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -74,8 +75,12 @@ class _ReduceEmitter:
         groups = collapse(self.dims, found)
         self.groups = [part for group in groups for part in self.split(group)]
         self.loads = dict.fromkeys(found.loads)
-        self.cut = cut or choose(self.shape, machine_of(target))
-        self.width = self.cut.lanes
+        self.given = cut
+
+    @functools.cached_property
+    def cut(self) -> LoopBlocking:
+        """How a kernel that reads anything is cut."""
+        return self.given or choose(self.shape, machine_of(self.target))
 
     @property
     def along(self) -> bool:
@@ -104,9 +109,9 @@ class _ReduceEmitter:
         element = max(value.element.itemsize for value in region.arguments)
         along = self.along
         return LoopShape(
-            "columns" if along else "lines", kept // inner if along else size // inner, (one,),
+            "columns" if along else "lines", max(1, (kept if along else size) // inner), (one,),
             read, written, element, lanes_for(target, region), target.vector_registers,
-            target.vector_bits == 512, size // kept,
+            target.vector_bits == 512, max(1, size // kept),
         )  # fmt: skip
 
     def split(self, group: list[int]) -> list[list[int]]:
@@ -236,7 +241,7 @@ class _ReduceEmitter:
         outer = [n for n, g in enumerate(self.groups[:-1]) if not self.kind(g)]
         inside = [n for n, g in enumerate(self.groups[:-1]) if self.kind(g)]
         rows = math.prod(self.extent(self.groups[n]) for n in outer)
-        width = self.width
+        width = self.cut.lanes
         masks = self.target.vector_bits == 512
         likely = at_hint(inner)
         while width > 1 and width > likely and not (masks and likely > 1 and width < 2 * likely):
@@ -353,7 +358,7 @@ class _ReduceEmitter:
             return self.nest(self.start(reduction, 1), inside, one)
         *loops, last = inside
         extent = self.extent(self.groups[last])
-        width = self.width
+        width = self.cut.lanes
         likely = at_hint(extent)
         while width > 1 and width > likely:
             width //= 2

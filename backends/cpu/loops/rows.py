@@ -222,7 +222,7 @@ class _RowsEmitter:
                     read = reduction.masked(self.f, mask.value, read, width)
                 values.extend(read)
             total = self.joined(reduction, values, width)
-            self.conclude(reduction, reduction.across(self.f, [total], width))
+            self.conclude(reduction, reduction.across(self.f, [total], width), False)
 
     def joined(self, reduction: Reduction, parts: Sequence[Register], width: int) -> Register:
         """Accumulators of one reduction in a fixed tree."""
@@ -325,9 +325,10 @@ class _RowsEmitter:
             )
         ]
 
-    def conclude(self, reduction: Reduction, scalar: list[Register]) -> None:
-        """Joins the initial value and makes the result known."""
-        if not all(map(reduction.is_identity, reduction.initial)):
+    def conclude(self, reduction: Reduction, scalar: list[Register], started: bool = True) -> None:
+        """Joins the initial value and makes the result known; started: at the identity."""
+        joined = reduction.is_identity if started else reduction.is_neutral
+        if not all(map(joined, reduction.initial)):
             scalar = reduction.combine(self.f, self.initial(reduction), scalar, 1)
         self.publish(reduction, scalar)
 
