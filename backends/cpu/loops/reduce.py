@@ -106,7 +106,7 @@ class _ReduceEmitter:
         one = LoopPass(inner, operations(region.ops), moved, gathered, len(self.reductions))
         read = sum(read_bytes(value, region) for value in region.arguments)
         written = at_hint(sum(root.tensor.bytes for root in region.results))
-        element = max(value.element.itemsize for value in region.arguments)
+        element = max((value.element.itemsize for value in region.arguments), default=1)
         along = self.along
         return LoopShape(
             "columns" if along else "lines", max(1, (kept if along else size) // inner), (one,),
