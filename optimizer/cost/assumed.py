@@ -20,7 +20,7 @@ BYTES_PER_COMMUNICATION = 4096.0
 # Of products, in vector products: a call of the micro-kernel, a tile; what one vector costs that
 # goes to memory, comes from there, or is copied while a side is packed.
 CALL, TILE = 130.0, 800.0
-LATER = 0.25  # of a tile: how much later the last of several workers ends where tiles differ
+LATER = 1.0  # of a tile: how much later the last of several workers ends where tiles differ
 STORED, LOADED = 3.0, 1.0
 PACKED, PACKED_SLOWLY = 6.0, 24.0
 UNFOLDED, RUN = 3.0, 12.0  # a vector of a window that is copied; a run of such vectors
@@ -36,6 +36,7 @@ COPIES = 1.3  # times the traffic of a copied left side: its rows are short
 # from memory.
 LOOP_SIMPLE, LOOP_MOVED, LOOP_GATHERED, LOOP_MASKED = 0.3, 0.22, 0.5, 1.0
 LOOP_TURN, LOOP_ROW, LOOP_TILE, LOOP_END, LOOP_CODE = 0.8, 1.0, 2.0, 2.0, 0.5
+LOOP_STEP = 0.2  # of a turn besides its vectors
 LOOP_SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
 LOOP_WAITING = 0.1  # of what is issued, that which shows where sums wait for each other
 

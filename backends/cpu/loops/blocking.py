@@ -13,12 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....hlo.graph import Op
+from ....hlo.deciding import at_hint
+from ....hlo.graph import Op, Region
+from ....hlo.symbols import SymbolicDim
 from ....optimizer.cost import assumed
 from ....optimizer.cost.construct import score
 from ....optimizer.cost.model import Features, Traffic, level_of
 from ....optimizer.machine import Machine
-from ...plain.frame import weight
+from ....workers import kernel_pays
+from ...plain.frame import cost, weight
 
 Array = np.ndarray
 
@@ -26,6 +29,7 @@ FIELDS = np.dtype([(name, np.int64) for name in ("lanes", "accumulators", "unrol
 _COUNTS = (1, 2, 4, 8)
 _BLOCKS = (1024, 4096, 16384, 65536)
 _FUNCTION = 20  # instructions, about
+_MOST = 1 << 30  # elements of an extent: of more, the best cuts are the same
 
 
 @dataclass(frozen=True)
@@ -63,20 +67,31 @@ class LoopShape:
     often the passes run. across: of "lines" and "columns", what a result sums; of "transpose", the
     extent along which the operand is contiguous. read, written: bytes; table: of what elements are
     gathered from. lanes: of a vector of the widest element. masks: whether single lanes can be
-    loaded and stored.
+    loaded and stored. several: whether the kernel is for several workers.
     """
 
     kind: str
     rows: int
     passes: tuple[LoopPass, ...]
-    read: int
-    written: int
+    read: float
+    written: float
     element_bytes: int
     lanes: int
     registers: int
     masks: bool
+    several: bool
     across: int = 1
-    table: int = 0
+    table: float = 0.0
+
+
+def likely(size: int | SymbolicDim) -> int:
+    """An extent where cuts are chosen: nothing is empty there, nor too large for counting."""
+    return min(max(1, at_hint(size)), _MOST)
+
+
+def for_several(region: Region, elements: int, moved: float) -> bool:
+    """Whether several workers take part in a kernel that computes so many elements."""
+    return kernel_pays(cost(region) * elements / 8, moved)
 
 
 def operations(ops: Iterable[Op]) -> tuple[int, int, int]:
@@ -149,7 +164,7 @@ class LoopProblem:
             Traffic(shape.written, level, "write"),
             Traffic(looked * machine.levels[0].line, level_of(machine, shape.table, executors)),
         )
-        return Features(computing, 1 / one, traffic, one * issue, tasks)
+        return Features(computing, 1 / one, traffic, one * issue, tasks if shape.several else 1)
 
 
 class _LoopCounts:
@@ -196,7 +211,8 @@ class _LoopCounts:
             turns, rest = step.count // stride, step.count % stride
             masks = shape.masks & (lanes > 1) & (shape.kind != "lines")
             rest = np.where(masks, -(-rest // lanes), rest)
-            turn = np.maximum(together * self.vector(step, together), assumed.LOOP_TURN)
+            turn = together * self.vector(step, together) + assumed.LOOP_STEP
+            turn = np.maximum(turn, assumed.LOOP_TURN)
             alone = self.vector(step, np.ones_like(together)) + assumed.LOOP_MASKED * masks
             alone = np.maximum(alone, assumed.LOOP_TURN)
             straight = np.isin(self.lanes, list(step.straight))

@@ -30,7 +30,7 @@ from ...plain.probe import argument
 from ..codegen import Target
 from ..machines import machine_of
 from . import transpose
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, operations
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 
 def takes(region: Region) -> bool:
@@ -61,29 +61,31 @@ def shape_of(region: Region, target: Target) -> LoopShape:
 
 
 def _shape(region: Region, target: Target, box: IndexBox) -> LoopShape:
-    *outer, inner = (max(1, at_hint(extent)) for extent in box.extents())
-    part = math.prod((*outer, inner)) / max(1, at_hint(region.results[0].tensor.size))
+    *outer, inner = (likely(extent) for extent in box.extents())
+    size = max(1, at_hint(region.results[0].tensor.size))
+    part = math.prod((*outer, inner)) / size
     across = crossing(region, box.groups, box.sizes, box.found)
     other = 1 if across is None else outer[across.group]
     named = {argument(n): value for n, value in enumerate(region.arguments)}
     last = [d for d in box.groups[-1] if box.sizes[d] != 1][-1:]
     loads = dict.fromkeys(box.found.loads)
-    moved = gathered = table = 0
+    moved, gathered, table = 0, 0, 0.0
     for load in loads:
         stride = sum(load.row[d] for d in last)
         if stride in (1, -1):
             moved += 1
         elif stride or not load.plain:
             gathered += 1
-            table += at_hint(named[load.pointer].tensor.bytes)
+            table += float(at_hint(named[load.pointer].tensor.bytes))
     elements = max(root.element.itemsize for root in region.results)
     one = LoopPass(inner, operations(region.ops), moved + len(region.results), gathered)
     read = sum(read_bytes(value, region) for value in region.arguments)
     written = at_hint(sum(root.tensor.bytes for root in region.results))
+    several = for_several(region, size, read + written)
     return LoopShape(
-        "loop" if across is None else "transpose", math.prod(outer), (one,), int(part * read),
-        int(part * written), elements, lanes_for(target, region), target.vector_registers,
-        target.vector_bits == 512, other, table,
+        "loop" if across is None else "transpose", likely(math.prod(outer)), (one,), part * read,
+        part * written, elements, lanes_for(target, region), target.vector_registers,
+        target.vector_bits == 512, several, other, table,
     )  # fmt: skip
 
 
@@ -99,19 +101,19 @@ def _box(
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
-    likely = max(1, at_hint(inner))  # what follows is right for every size, meant for this one
+    hint = likely(inner)  # what follows is right for every size, meant for this one
     width = cut.lanes
     if frame.target.vector_bits < 512 or inner == 1:
-        while width > likely:
+        while width > hint:
             width //= 2
     across = crossing(region, box.groups, box.sizes, box.found)
     if across is not None and width > 1:
         return transpose.emit(frame, emitter, region, box, across, first, cut)
-    unroll = max(1, min(cut.unroll, likely // width))
+    unroll = max(1, min(cut.unroll, hint // width))
     stride = width * unroll
     blocks = 1
     block = max(1, cut.block // stride) * stride
-    if likely > block:
+    if hint > block:
         blocks = -(-inner // block)
     tiles = rows * blocks
     with tile_range(frame, first, tiles) as (low, high):

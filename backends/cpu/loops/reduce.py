@@ -23,7 +23,7 @@ from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
 from ..codegen import Target
 from ..machines import machine_of
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, operations
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 LONG = 1024  # terms that one accumulator of a long sum takes before it is added to the others
 
@@ -93,11 +93,8 @@ class _ReduceEmitter:
         """What decides how the kernel is cut."""
         region, target = self.region, self.target
         last = next((g for g in reversed(self.groups) if self.kind(g) != self.along), [])
-        inner = max(1, at_hint(self.extent(last)))
-        size = max(1, at_hint(math.prod(self.dims)))
-        kept = max(
-            1, at_hint(math.prod(d for n, d in enumerate(self.dims) if n not in self.reduced))
-        )
+        inner, size = likely(self.extent(last)), likely(math.prod(self.dims))
+        kept = likely(math.prod(d for n, d in enumerate(self.dims) if n not in self.reduced))
         moved = gathered = 0.0
         for load in self.loads:
             stride = load.row[last[-1]] if last else 0
@@ -105,13 +102,14 @@ class _ReduceEmitter:
             gathered += stride not in (0, 1, -1) or not (stride or load.plain)
         one = LoopPass(inner, operations(region.ops), moved, gathered, len(self.reductions))
         read = sum(read_bytes(value, region) for value in region.arguments)
-        written = at_hint(sum(root.tensor.bytes for root in region.results))
+        written = float(at_hint(sum(root.tensor.bytes for root in region.results)))
+        several = for_several(region, size, read + written)
         element = max((value.element.itemsize for value in region.arguments), default=1)
         along = self.along
         return LoopShape(
             "columns" if along else "lines", max(1, (kept if along else size) // inner), (one,),
-            read, written, element, lanes_for(target, region), target.vector_registers,
-            target.vector_bits == 512, max(1, size // kept),
+            float(read), written, element, lanes_for(target, region), target.vector_registers,
+            target.vector_bits == 512, several, max(1, size // kept),
         )  # fmt: skip
 
     def split(self, group: list[int]) -> list[list[int]]:
@@ -243,10 +241,10 @@ class _ReduceEmitter:
         rows = math.prod(self.extent(self.groups[n]) for n in outer)
         width = self.cut.lanes
         masks = self.target.vector_bits == 512
-        likely = at_hint(inner)
-        while width > 1 and width > likely and not (masks and likely > 1 and width < 2 * likely):
+        hint = at_hint(inner)
+        while width > 1 and width > hint and not (masks and hint > 1 and width < 2 * hint):
             width //= 2
-        copies = max(1, min(self.cut.accumulators, likely // width))
+        copies = max(1, min(self.cut.accumulators, hint // width))
         wide = inner // (width * copies)
         rest_start = wide * width * copies
         rest_width = width if masks and width > 1 else 1
@@ -359,11 +357,11 @@ class _ReduceEmitter:
         *loops, last = inside
         extent = self.extent(self.groups[last])
         width = self.cut.lanes
-        likely = at_hint(extent)
-        while width > 1 and width > likely:
+        hint = at_hint(extent)
+        while width > 1 and width > hint:
             width //= 2
         copies = 1
-        while copies < self.cut.accumulators and 2 * copies * width <= likely:
+        while copies < self.cut.accumulators and 2 * copies * width <= hint:
             copies *= 2
         start = [reduction.identity(width)[0] for _ in range(copies)]
         scalar = reduction.identity(1)

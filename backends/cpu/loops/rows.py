@@ -32,7 +32,7 @@ from ...plain.monoid import Reduction, flat, unflat
 from ...plain.passes import RowPass, cone, outer_rank, plan
 from ..codegen import Target
 from ..machines import machine_of
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, operations
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
 
@@ -106,16 +106,18 @@ class _RowsEmitter:
             widths = [1 << bit for bit in range(full.bit_length())]
             straight = frozenset(n for n in widths if self.straight(count, n))
             steps.append(LoopPass(
-                max(1, at_hint(count)), work, len(loaded) + stored, 0.0, len(step.reductions),
+                likely(count), work, len(loaded) + stored, 0.0, len(step.reductions),
                 straight,
             ))  # fmt: skip
             saved.update(step.saves)
         read = sum(read_bytes(value, region) for value in region.arguments)
-        written = at_hint(sum(root.tensor.bytes for root in region.results))
+        written = float(at_hint(sum(root.tensor.bytes for root in region.results)))
+        rows = likely(math.prod(self.rows))
+        several = for_several(region, rows * max(step.count for step in steps), read + written)
         element = max(root.element.itemsize for root in region.results)
         return LoopShape(
-            "rows", max(1, at_hint(math.prod(self.rows))), tuple(steps), read, written, element,
-            full, target.vector_registers, target.vector_bits == 512,
+            "rows", rows, tuple(steps), float(read), written, element, full,
+            target.vector_registers, target.vector_bits == 512, several,
         )  # fmt: skip
 
     def straight(self, count: int, width: int | None = None) -> bool:
@@ -175,10 +177,10 @@ class _RowsEmitter:
         f, scopes = self.f, self.frame.scopes
         if self.straight(count):
             return self.reduce_straight(step, reductions, count)
-        width, likely = self.width, at_hint(count)
-        while width > 1 and width > likely:
+        width, hint = self.width, at_hint(count)
+        while width > 1 and width > hint:
             width //= 2
-        unroll = power_of_two(min(self.cut.accumulators, likely // width))
+        unroll = power_of_two(min(self.cut.accumulators, hint // width))
         start = [r.identity(width) for r in reductions for _ in range(unroll)]
         like = [register for registers in start for register in registers]
         values: list[Register] = like
@@ -382,11 +384,11 @@ class _RowsEmitter:
             for place, mask in self.chunks(count):
                 self.store(step, roots, self.index(step, place, width), width, mask)
             return
-        width, likely = self.width, max(1, at_hint(count))
+        width, hint = self.width, likely(count)
         if self.target.vector_bits < 512 or count == 1:
-            while width > likely:
+            while width > hint:
                 width //= 2
-        unroll = max(1, min(self.cut.unroll, likely // width))
+        unroll = max(1, min(self.cut.unroll, hint // width))
         for j, lanes, copies, mask in steps(
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):
