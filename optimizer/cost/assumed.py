@@ -22,12 +22,12 @@ BYTES_PER_COMMUNICATION = 4096.0
 CALL, TILE = 130.0, 800.0
 LATER = 1.0  # of a tile: how much later the last of several workers ends where tiles differ
 STORED, LOADED = 3.0, 1.0
-PACKED, PACKED_SLOWLY = 6.0, 24.0
+PACKED, PACKED_SLOWLY = 8.0, 24.0
 UNFOLDED, RUN = 3.0, 12.0  # a vector of a window that is copied; a run of such vectors
 # Of bytes that come from a cache again, those that are waited for: of rows side by side; in a row.
 FETCHED, STREAMED = 0.4, 0.1
-FAR, FAR_BYTES = 10.0, 2048  # a step on another page, and from where on steps are
-OUTSTANDING = 9.0  # far runs that are on their way at a time
+FAR, FAR_BYTES = 3.0, 2048  # a step on another page, and from where on steps are
+OUTSTANDING = 20.0  # far runs that are on their way at a time
 COPIES = 1.3  # times the traffic of a copied left side: its rows are short
 
 # Of loops, in additions of vectors from and to a cache: a simple operation in registers; a load or

@@ -192,8 +192,8 @@ class ProductCounts:
             Traffic(np.where(packed, 0.0, per_part), source, "read", conflict),
             Traffic(np.where(packed, per_part, 0.0), source, "read", conflict, False),
             Traffic(np.where(packed, per_part, 0.0), self.level(near), "write", 1.0, False),
-            Traffic(np.where(block > 0, blocks, 0.0), block, "read", slow),
-            Traffic(np.where(inner > 0, panels, 0.0), inner, "read", slower),
+            Traffic(np.where(block > 0, assumed.STREAMED * blocks, 0.0), block, "read", slow),
+            Traffic(np.where(inner > 0, assumed.STREAMED * panels, 0.0), inner, "read", slower),
         ]
 
     def left(self) -> list[Traffic]:
