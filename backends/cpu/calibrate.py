@@ -31,6 +31,7 @@ _DEPTH = 256  # steps of a register block's probe: sources stay in the first lev
 _DRAM_BYTES = 256 << 20
 _LARGEST_SHARED = 32 << 20  # bytes with which a shared cache is measured
 _LINE = 64
+_BEHIND = 4  # times the level before: a block that the level itself serves
 _MANY = 1 << 20  # ways of a memory whose lines never contend
 _MATH_ELEMENTS = 2048
 _TOGETHER = 4e-3  # seconds beside which starting a thread is little
@@ -187,7 +188,9 @@ def _levels(laboratory: _Laboratory, executors: int) -> tuple[Level, ...]:
             # A part of a machine sees a part of its cache: what stays as fast as it is counts.
             capacity = max(2 * size * executors, _LARGEST_SHARED)
         table = _table(laboratory, functions, executors, main, size)
-        latency = _latency(laboratory, functions["chase"], main[0][:size])
+        # Far behind the level before, and no further: others may have most of a shared cache.
+        nearest = min(size, _BEHIND * levels[-1].capacity) if levels else size
+        latency = _latency(laboratory, functions["chase"], main[0][:nearest])
         capacity = max(capacity, levels[-1].capacity if levels else 0)
         levels.append(Level(f"l{number + 1}", capacity, line, ways, latency, shared, table))
     size = len(main[0])

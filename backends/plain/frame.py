@@ -18,7 +18,6 @@ from ..llvm.index import CONSECUTIVE, SAME, Affine, Scopes, linear
 from ..llvm.target import KernelCode, Target
 
 SYMBOL = "kernel"
-BLOCK = 4096  # elements of a tile where one long dimension is cut
 
 _WEIGHTS = {"transcendental": 20.0, "division": 6.0}
 

@@ -20,15 +20,25 @@ BYTES_PER_COMMUNICATION = 4096.0
 # Of products, in vector products: a call of the micro-kernel, a tile; what one vector costs that
 # goes to memory, comes from there, or is copied while a side is packed.
 CALL, TILE = 130.0, 800.0
+LATER = 1.0  # of a tile: how much later the last of several workers ends where tiles differ
 STORED, LOADED = 3.0, 1.0
-PACKED, PACKED_SLOWLY = 6.0, 24.0
-FAR, FAR_BYTES = 10.0, 2048  # a step on another page, and from where on steps are
-OUTSTANDING = 9.0  # far runs that are on their way at a time
+PACKED, PACKED_SLOWLY = 8.0, 24.0
+UNFOLDED, RUN = 3.0, 12.0  # a vector of a window that is copied; a run of such vectors
+# Of bytes that come from a cache again, those that are waited for: of rows side by side; in a row.
+FETCHED, STREAMED = 0.4, 0.1
+FAR, FAR_BYTES = 3.0, 2048  # a step on another page, and from where on steps are
+OUTSTANDING = 20.0  # far runs that are on their way at a time
 COPIES = 1.3  # times the traffic of a copied left side: its rows are short
 
-# Of loops, in additions of vectors: a turn and a tile besides their elements.
-LOOP_TURN, LOOP_TILE = 2.0, 60.0
+# Of loops, in additions of vectors from and to a cache: a simple operation in registers; a load or
+# a store; an element of a vector whose elements are loaded one by one; a vector's mask; a turn, at
+# least; a row; a tile; joining two accumulators, or halves of one; an instruction that is brought
+# from memory.
+LOOP_SIMPLE, LOOP_MOVED, LOOP_GATHERED, LOOP_MASKED = 0.3, 0.22, 0.5, 1.0
+LOOP_TURN, LOOP_ROW, LOOP_TILE, LOOP_END, LOOP_CODE = 0.8, 1.0, 2.0, 2.0, 0.5
+LOOP_STEP = 0.2  # of a turn besides its vectors
 LOOP_SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
+LOOP_WAITING = 0.1  # of what is issued, that which shows where sums wait for each other
 
 MEETING = 32  # what threads of a GPU's block that meet cost, in instructions
 

@@ -10,12 +10,14 @@ from ....hlo.graph import Op, Region, arguments
 from ....optimizer.windows import opened
 from ...llvm.target import KernelCode
 from ..codegen import Target
+from . import convolution
 from .blocking import Blocking, ProductShape
+from .choose_convolution import ConvolutionCut, ConvolutionShape
 from .convolution import emit_convolution
 from .dot import Uneven, emit_dot, product_of
 from .packing import packing_for
 
-__all__ = ["Uneven", "emit", "packing_for", "shape_of"]
+__all__ = ["Uneven", "emit", "packing_for", "shape_of", "windows_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,
@@ -23,9 +25,10 @@ _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
 }
 
 
-def emit(op: Op, target: Target, blocking: Blocking | None = None) -> KernelCode:
+def emit(op: Op, target: Target, blocking: Blocking | ConvolutionCut | None = None) -> KernelCode:
     """The kernel of a contraction, or of a fusion around one; `blocking`, for products that have
-    a `shape_of`, says how it is cut. Uneven where there is none."""
+    a `shape_of` and convolutions that have a `windows_of`, says how it is cut. Uneven where there
+    is none."""
     op, body, contraction = _parts(op)
     ops = body.ops if body is not None else (op,)
     flops = sum(inner.definition.flops(inner) for inner in ops)
@@ -68,6 +71,15 @@ def shape_of(op: Op, target: Target) -> ProductShape | None:
     except Uneven:
         return None
     return None if product is None else product.shape
+
+
+def windows_of(op: Op, target: Target) -> ConvolutionShape | None:
+    """The shape that cuts of a convolution are chosen for; None where it is not cut by one."""
+    op, body, contraction = _parts(op)
+    if contraction.name != "convolution" or contraction.type.size == 0:
+        return None
+    values = list(body.arguments) if body is not None else list(op.operands)
+    return convolution.windows_of(contraction, body, values, target)
 
 
 def _parts(op: Op) -> tuple[Op, Region | None, Op]:

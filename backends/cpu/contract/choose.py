@@ -86,10 +86,10 @@ class ProductProblem:
 
     def features(self, configurations: Array, machine: Machine, executors: int) -> Features:
         """See blocking.py for the order of the loops."""
-        return _Counts(self.shape, configurations, machine, executors).features()
+        return ProductCounts(self.shape, configurations, machine, executors).features()
 
 
-class _Counts:
+class ProductCounts:
     """How often what is touched, for arrays of blockings. Sizes in bytes."""
 
     def __init__(self, shape: ProductShape, cuts: Array, machine: Machine, executors: int) -> None:
@@ -149,10 +149,7 @@ class _Counts:
         packed = np.where(cuts["pack_right"], self.row_parts, 0) * shape.depth * self.vectors
         copied = assumed.PACKED_SLOWLY if slow else assumed.PACKED
         count = count + shape.outer * packed * copied
-        slow = shape.left_must_pack and shape.left_depth_stride != 1
-        steps = shape.depth if slow else -(-shape.depth // shape.lanes)
-        packed = np.where(cuts["pack_left"], self.column_parts, 0) * shape.rows * steps
-        count = count + shape.outer * packed * assumed.PACKED + assumed.TILE * tasks
+        count = count + self.packed() + assumed.TILE * tasks
         # Columns of a right side in place lie far apart: each step is on another page. Few pages
         # stay known to the next panel and the next group; many are looked up again.
         far = abs(shape.right_depth_stride) * self.bytes >= assumed.FAR_BYTES
@@ -160,6 +157,14 @@ class _Counts:
         visits = np.where(self.depth <= _PAGES, self.blocks * pages, self.panels * self.groups)
         steps = np.where(cuts["pack_right"], 0, shape.outer * visits)
         return one * (count + (assumed.FAR if far else 0.0) * steps * shape.depth)
+
+    def packed(self) -> Array:
+        """Vector products in the time of copying the left side."""
+        shape, cuts = self.shape, self.cuts
+        slow = shape.left_must_pack and shape.left_depth_stride != 1
+        steps = shape.depth if slow else -(-shape.depth // shape.lanes)
+        packed = np.where(cuts["pack_left"], self.column_parts, 0) * shape.rows * steps
+        return shape.outer * packed * assumed.PACKED
 
     def right(self) -> list[Traffic]:
         shape, cuts = self.shape, self.cuts
@@ -187,8 +192,8 @@ class _Counts:
             Traffic(np.where(packed, 0.0, per_part), source, "read", conflict),
             Traffic(np.where(packed, per_part, 0.0), source, "read", conflict, False),
             Traffic(np.where(packed, per_part, 0.0), self.level(near), "write", 1.0, False),
-            Traffic(np.where(block > 0, blocks, 0.0), block, "read", slow),
-            Traffic(np.where(inner > 0, panels, 0.0), inner, "read", slower),
+            Traffic(np.where(block > 0, assumed.STREAMED * blocks, 0.0), block, "read", slow),
+            Traffic(np.where(inner > 0, assumed.STREAMED * panels, 0.0), inner, "read", slower),
         ]
 
     def left(self) -> list[Traffic]:
@@ -203,18 +208,21 @@ class _Counts:
         groups = float(self.left_all) * (self.groups - np.where(packed, 0, self.column_parts))
         inner = self.level(self.left_block * self.depth + 2 * self.right_panel, **lies)
         written = assumed.COPIES * np.where(packed, once + again, 0.0)
-        # Lines of all rows of a panel are read at the same time: too many in one place push each
-        # other out before their next element is needed.
-        line = self.machine.levels[0].line
-        active = self.level(self.rows * line, stride=stride, run=line, usable=1.0)
-        lost = _CROWDED * float(self.left_all) * self.groups * line / self.bytes
         return [
             Traffic(once, self.everything, "read", 1.0),
             Traffic(again, between),
             Traffic(written, self.level(self.left_block * shape.depth), "write", 1.0, False),
             Traffic(np.where(inner > 0, groups, 0.0), inner),
-            Traffic(np.where(active > 0, lost, 0.0), active),
+            self.crowded(stride),
         ]
+
+    def crowded(self, stride: Array) -> Traffic:
+        """Lines of all rows of a panel are read at the same time: too many in one place push each
+        other out before their next element is needed."""
+        line = self.machine.levels[0].line
+        active = self.level(self.rows * line, stride=stride, run=line, usable=1.0)
+        lost = _CROWDED * float(self.left_all) * self.groups * line / self.bytes
+        return Traffic(np.where(active > 0, lost, 0.0), active)
 
     def result(self) -> list[Traffic]:
         cuts = self.cuts

@@ -12,13 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ....hlo.deciding import surely_below
+from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Op, Region
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
-from . import blocking, inner, phases, runs
+from ..machines import machine_of
+from . import blocking, choose_convolution, inner, phases, runs
 from .blocking import Blocking
+from .choose_convolution import ConvolutionCut, ConvolutionShape, Unfolding
 from .depthwise import emit_depthwise
 from .dot import accumulator_of, right_side
 from .epilogue import Epilogue
@@ -26,7 +28,7 @@ from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
 from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
-from .lines import MOST_PACKED, MOST_PANELS, WindowLines, chunks, uneven_chunks
+from .lines import WindowLines, chunks, uneven_chunks
 from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
@@ -34,12 +36,7 @@ from .views import Segment, merge, merged_depth
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
-_ROW_BLOCK = 1 << 18  # bytes of a row block's left side
-_FEWEST_PANELS = 4  # row panels of it
 _FEW_ROWS = 64  # of one line of results
-_GROUPS = 4  # column groups of a tile
-_ENOUGH_TILES = 16
-_SMALL_WEIGHTS = 1 << 21  # bytes
 
 
 def emit_convolution(
@@ -49,8 +46,10 @@ def emit_convolution(
     body: Region | None,
     arguments: Sequence[object],
     target: Target,
+    cut: ConvolutionCut | None = None,
 ) -> tuple[int, int]:
-    """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands."""
+    """Defines the kernel; its tiles and scratch bytes. `arguments` are the kernel's operands.
+    `cut`: how it is cut, where that is not left to the cost model."""
     geometry = phases.of_image(geometry_of(op))
     kernel = ConvolutionKernel(module, name, geometry, body, arguments, accumulator_of(op), target)
     parts = phases.of(geometry)
@@ -61,11 +60,27 @@ def emit_convolution(
         if parts[0] is geometry:
             parts = phases.edges(geometry)
     if len(parts) == 1:
-        return _emit_product(replace(kernel, geometry=parts[0]))
+        return _emit_product(replace(kernel, geometry=parts[0]), cut)
     each = [kernel.part(number, part) for number, part in enumerate(parts)]
     with module.parts():
-        found = [_emit_special(one) or _emit_product(one) for one in each]
+        found = [_emit_special(one) or _emit_product(one, cut) for one in each]
     return phases.emit_all(module, name, found)
+
+
+def windows_of(
+    op: Op, body: Region | None, arguments: Sequence[object], target: Target
+) -> ConvolutionShape | None:
+    """The shape that cuts of a convolution are chosen for; None where it has another form, or
+    several parts."""
+    geometry = phases.of_image(geometry_of(op))
+    if phases.of(geometry) != [geometry] or phases.edges(geometry) != [geometry]:
+        return None
+    module = llvm.Module()
+    kernel = ConvolutionKernel(module, "", geometry, body, arguments, accumulator_of(op), target)
+    if _emit_special(kernel) or _inner_products(kernel):
+        return None
+    product, _, lefts = _ways(kernel, _product(kernel))
+    return _shape(product, geometry, lefts) if _reads_columns(product) else None
 
 
 def _emit_special(kernel: ConvolutionKernel) -> tuple[int, int] | None:
@@ -73,61 +88,56 @@ def _emit_special(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     return emit_depthwise(kernel) or emit_winograd(kernel)
 
 
-def _emit_product(kernel: ConvolutionKernel) -> tuple[int, int]:
+def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) -> tuple[int, int]:
     """Defines the kernel as a product over windows; its tiles and scratch bytes."""
     few = _inner_products(kernel)
     if few is not None:
         return emit_inner_products(kernel.module, kernel.name, few)
-    minor = _minor_run(kernel.geometry)
-    by_features = minor == [kernel.geometry.op.output_feature_dimension]
-    product = _features_as_columns(kernel) if by_features else _pixels_as_columns(kernel, minor)
-    module, name = kernel.module, kernel.name
+    module, name, product = kernel.module, kernel.name, _product(kernel)
     found = emit_grouped(module, name, product)
     if found is not None:
         return found
-    if by_features:
-        product = _along_lines(kernel, product)
-    return emit_product(module, name, product, _cut(product, kernel.geometry.share))
-
-
-def _cut(product: Product, share: float) -> Blocking:
-    """The blocking of a convolution. Where weights lie as they are read, a tile is a few column
-    groups of a row block that stays in the L2 cache, so that results are written in long runs.
-    `share`: see `Geometry`."""
+    product, usual, lefts = _ways(kernel, product)
+    if _reads_columns(product):
+        shape = _shape(product, kernel.geometry, lefts)
+        cut = cut or choose_convolution.choose(shape, machine_of(product.target))
+        return emit_product(module, name, replace(product, left=lefts[cut.way]), cut.blocking)
+    if usual is None:
+        return emit_product(module, name, product)
     shape = blocking.at_hints(product.shape)
-    cut = blocking.default(shape)
-    found = product.left if isinstance(product.left, WindowLines) else None
-    if cut.pack_right:
-        return cut if found is None else _of_chunks(shape, cut, found)
-    unit = 1  # panels that a block has a multiple of
-    if found is not None:
-        cut = replace(cut, rows=found.panel)
-        unit = found.chunk // found.panel
-    panels, size, larger = blocking.row_panels(shape.rows, cut.rows)
-    all_groups = -(-shape.columns // (cut.vectors * shape.lanes))
-    packed = (size + (larger > 0)) * shape.depth * shape.element_bytes if cut.pack_left else 0
-    if found is not None:
-        packed = found.chunk_bytes // unit
-    fitting = _ROW_BLOCK // max(1, packed or size * shape.depth * shape.element_bytes)
-    wanted = min(panels, max(_FEWEST_PANELS, min(MOST_PANELS, fitting)))
-    units = -(-wanted // unit) if found is None or found.even else 1
-    while units > 1 and units * unit * packed > MOST_PACKED:
-        units = -(-units // 2)
-    groups = min(all_groups, _GROUPS)
-    enough = math.ceil(_ENOUGH_TILES * share)
-    # Each part of the columns packs the left side anew, which lines make cheap.
-    fewest = _GROUPS if cut.pack_left and found is None else 1
+    chunked = _of_chunks(shape, blocking.default(shape), usual)
+    return emit_product(module, name, replace(product, left=usual), chunked)
 
-    def tiles() -> int:
-        return shape.outer * -(-panels // (units * unit)) * -(-all_groups // groups)
 
-    while tiles() < enough and groups > fewest:
-        groups = -(-groups // 2)
-    # Each row block reads all weights: large ones come from memory, and are better read once.
-    small = shape.depth * shape.columns * shape.element_bytes <= _SMALL_WEIGHTS
-    while small and tiles() < enough and units > 1:
-        units = -(-units // 2)
-    return replace(cut, panels=min(panels, units * unit), blocks=1, groups=groups)
+def _product(kernel: ConvolutionKernel) -> Product:
+    minor = _minor_run(kernel.geometry)
+    if minor == [kernel.geometry.op.output_feature_dimension]:
+        return _features_as_columns(kernel)
+    return _pixels_as_columns(kernel, minor)
+
+
+def _reads_columns(product: Product) -> bool:
+    """Whether columns lie as they are read."""
+    return not blocking.default(blocking.at_hints(product.shape)).pack_right
+
+
+def _shape(product: Product, geometry: Geometry, lefts: Sequence[LeftSide]) -> ConvolutionShape:
+    """What decides how a convolution is cut whose columns are read in place."""
+    shape = blocking.at_hints(product.shape)
+    if not shape.left_must_pack:
+        row = shape.depth * shape.element_bytes
+        copied = blocking.padded_depth(shape.depth, shape.element_bytes) * shape.element_bytes
+        in_place = (Unfolding(0.0, 0.0), Unfolding(copied, 1.0))
+        return ConvolutionShape(shape, in_place, shape.outer * shape.rows * row, geometry.share)
+    pixels = geometry.batch * math.prod(spatial.size for spatial in geometry.spatial)
+    image = at_hint(pixels * geometry.groups * geometry.inputs) * shape.element_bytes
+    ways = [
+        Unfolding(left.row_bytes, left.runs, left.panel, -(-left.chunk // left.panel), left.even)
+        if isinstance(left, WindowLines)
+        else Unfolding(left.row_bytes, left.runs)
+        for left in lefts
+    ]
+    return ConvolutionShape(shape, tuple(ways), image, geometry.share)
 
 
 def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
@@ -139,22 +149,33 @@ def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) 
     return replace(cut, rows=lines.panel, panels=panels, blocks=blocks)
 
 
-def _along_lines(kernel: ConvolutionKernel, product: Product) -> Product:
-    """The product on windows as lines that neighbours share, if that copies less."""
-    if not isinstance(product.left, WindowLeft | runs.WindowRuns):
-        return product
-    usual = blocking.default(blocking.at_hints(product.shape))
-    cuts = [(product, chunks)]
-    if not usual.pack_right:  # a tile of one line alone would pack it for few rows
-        cuts.append((_features_as_columns(kernel, one_line=True), uneven_chunks))
-    for found, cut_of in cuts:
-        left = found.left
-        if isinstance(left, WindowLeft | runs.WindowRuns):
-            cut = cut_of(*left.inputs, usual.rows, left.planes)
-            if cut is not None:
-                lines = WindowLines(*left.inputs, cut, left.planes, kernel.lanes)
-                return replace(found, left=lines)
-    return product
+def _ways(
+    kernel: ConvolutionKernel, product: Product
+) -> tuple[Product, WindowLines | None, list[LeftSide]]:
+    """The product, its windows as lines that neighbours share for panels of the usual rows, if that
+    copies less, and all ways in which its rows are brought, in place and copied are two."""
+    left, shape = product.left, blocking.at_hints(product.shape)
+    if not isinstance(left, WindowLeft | runs.WindowRuns):
+        return product, None, [left] if left.packed else [left, left]
+    usual = blocking.default(shape)
+    mosts = {blocking.most_rows(shape, v, True) for v in blocking.vector_choices(shape)}
+    found: dict[int, WindowLines] = {}
+    for most in sorted({usual.rows} if usual.pack_right else mosts | {usual.rows}):
+        cut = chunks(*left.inputs, most, left.planes)
+        if cut is not None:
+            found[cut[1]] = WindowLines(*left.inputs, cut, left.planes, kernel.lanes)
+    lines = list(found.values())
+    if lines or usual.pack_right:
+        return product, next(iter(lines), None), [left, *lines]
+    # A tile of one line alone would pack a right side for few rows.
+    of_line = _features_as_columns(kernel, one_line=True)
+    single = of_line.left
+    if isinstance(single, WindowLeft | runs.WindowRuns):
+        cut = uneven_chunks(*single.inputs, usual.rows, single.planes)
+        if cut is not None:
+            uneven = WindowLines(*single.inputs, cut, single.planes, kernel.lanes)
+            return replace(of_line, left=uneven), uneven, [uneven]
+    return product, None, [left]
 
 
 def _minor_run(geometry: Geometry) -> list[int]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from ....hlo.deciding import at_hint
 from ... import llvm
 from .blocking import padded_depth
 from .operands import OperandArray, each_index, linear_strides, segment_offset
@@ -18,6 +19,7 @@ class LeftSide:
     """Rows of the left operand, read in place: any strides, element by element."""
 
     packed = False
+    runs = 0.0  # that are copied for a row
 
     def __init__(self, source: OperandArray, row_stride: int, depth: Sequence[int]) -> None:
         self.source, self.row_stride = source, row_stride
@@ -27,6 +29,11 @@ class LeftSide:
         """Pointer to the element of `row` at depth 0."""
         base = self.source.base(f, args, outer)
         return self.source.at(f, base, f.mul(row, self.row_stride))
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of scratch of a row, where it is packed."""
+        return at_hint(self.row_stride) * llvm.bits_of(self.source.accumulator) / 8
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
@@ -64,6 +71,8 @@ class PackedLeftSide(LeftSide):
         super().__init__(source, pitch, linear_strides(depth, 1))
         self._rows, self._loops = tuple(rows), tuple(depth)
         self._lanes = lanes if depth and depth[-1].stride == 1 else 1
+        along = depth[-1].size if self._lanes > 1 else 1
+        self.runs = at_hint(steps) / max(1, at_hint(along))
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,

@@ -70,6 +70,11 @@ class WindowLines(LeftSide):
         along = last.dilation * self._unit
         depth = (*steps, along) if planes else (*self._outer, along, 1)
         super().__init__(source, last.stride * self._unit, depth)
+        self.runs = math.prod(lines) / self.chunk
+
+    @property
+    def row_bytes(self) -> float:
+        return self.chunk_bytes / self.chunk
 
     @property
     def chunk_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.deciding import surely_at_most
+from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .blocking import padded_depth
@@ -68,6 +68,7 @@ class WindowRuns(LeftSide):
         self._apart = features if self.planes else Segment(1, 0)
         self._steps = self.depth[1:] if self.planes else self.depth[:-1]
         self._feature_step = self.depth[0] if self.planes else 0
+        self.runs = float(at_hint(math.prod(k.size for k in kernels[:-1]) * self._apart.size))
         # Whole vectors reach behind a run, into what is written next: never behind the row.
         reach = size - self._run + -(-self._run // lanes) * lanes
         self._spare = surely_at_most(reach, pitch)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....hlo.deciding import surely_below
+from ....hlo.deciding import at_hint, surely_below
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
@@ -360,6 +360,7 @@ class WindowLeft(LeftSide):
         size = math.prod(loop.size for loop in loops)
         pitch = padded_depth(size, llvm.bits_of(source.accumulator) // 8)
         super().__init__(source, pitch, linear_strides(loops, 1))
+        self.runs = float(at_hint(math.prod(loop.size for loop in loops[:-1])))
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,

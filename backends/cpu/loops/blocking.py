@@ -1,147 +1,269 @@
-"""How loop kernels are cut: lanes of a vector, vectors of a turn, elements of a tile.
+"""How loop kernels are cut: lanes of a vector, vectors of a turn, accumulators, elements of a tile.
 
-`default` cuts by the types and the weight of what is computed; `LoopProblem` predicts the time of
-every cut, for `optimizer/cost/construct.py`.
+Emitters say what their kernel does as a `LoopShape`; `LoopProblem` predicts the time of every cut
+of it, for `optimizer/cost/construct.py`, and `choose` takes the fastest.
 """
 
 from __future__ import annotations
 
-import math
+import functools
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ....hlo.graph import Region
+from ....hlo.deciding import at_hint
+from ....hlo.graph import Op, Region
+from ....hlo.symbols import SymbolicDim
 from ....optimizer.cost import assumed
-from ....optimizer.cost.model import Features, Traffic, efficiency, level_of
+from ....optimizer.cost.construct import score
+from ....optimizer.cost.model import Features, Traffic, level_of
 from ....optimizer.machine import Machine
-from ...plain.frame import BLOCK, cost, lanes_for
-from ..codegen import Target
+from ....workers import kernel_pays
+from ...plain.frame import cost, weight
 
 Array = np.ndarray
 
-FIELDS = np.dtype([(name, np.int64) for name in ("lanes", "unroll", "block")])
-_UNROLLS = (1, 2, 4, 8)
-_BLOCKS = (256, 1024, 4096, 16384, 65536)
+FIELDS = np.dtype([(name, np.int64) for name in ("lanes", "accumulators", "unroll", "block")])
+_COUNTS = (1, 2, 4, 8)
+_BLOCKS = (1024, 4096, 16384, 65536)
+_FUNCTION = 20  # instructions, about
+_MOST = 1 << 30  # elements of an extent: of more, the best cuts are the same
 
 
 @dataclass(frozen=True)
 class LoopBlocking:
-    """lanes: elements of a vector, a power of two; of a transposed block, its edge. unroll: vectors
-    of one turn, which in a reduction have accumulators of their own. block: elements of a tile
-    where one long dimension is cut."""
+    """lanes: elements of a vector, a power of two; of a transposed block, its edge. accumulators:
+    of a reduction; vectors of results that are reduced together. unroll: vectors of a turn that
+    stores. block: elements of a tile where one long dimension is cut."""
 
     lanes: int
+    accumulators: int
     unroll: int
     block: int
 
 
-def default(region: Region, target: Target) -> LoopBlocking:
-    """The usual cut of an elementwise loop."""
-    heavy = cost(region)
-    unroll = 4 if heavy <= 3 else 2 if heavy <= 16 else 1
-    lanes = lanes_for(target, region)
-    return LoopBlocking(lanes, 1 if lanes == 1 else unroll, BLOCK)
+@dataclass(frozen=True)
+class LoopPass:
+    """One run over the elements of each row. For an element: `operations` (simple ones, divisions,
+    functions), loads and stores that are `moved`, and elements that are `gathered` one by one.
+    sums: reductions that take it. straight: the lanes for which a row is code without a loop."""
+
+    count: int
+    operations: tuple[int, int, int]
+    moved: float
+    gathered: float = 0.0
+    sums: int = 0
+    straight: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class LoopShape:
+    """What decides which cuts a loop kernel has, and what they cost.
+
+    kind: "loop"; "transpose", a loop whose operand is contiguous along another dimension; "lines",
+    reductions of the last dimension; "columns", of others; or "rows", several passes. rows: how
+    often the passes run. across: of "lines" and "columns", what a result sums; of "transpose", the
+    extent along which the operand is contiguous. read, written: bytes; table: of what elements are
+    gathered from. lanes: of a vector of the widest element. masks: whether single lanes can be
+    loaded and stored. several: whether the kernel is for several workers.
+    """
+
+    kind: str
+    rows: int
+    passes: tuple[LoopPass, ...]
+    read: float
+    written: float
+    element_bytes: int
+    lanes: int
+    registers: int
+    masks: bool
+    several: bool
+    across: int = 1
+    table: float = 0.0
+
+
+def likely(size: int | SymbolicDim) -> int:
+    """An extent where cuts are chosen: nothing is empty there, nor too large for counting."""
+    return min(max(1, at_hint(size)), _MOST)
+
+
+def for_several(region: Region, elements: int, moved: float) -> bool:
+    """Whether several workers take part in a kernel that computes so many elements."""
+    return kernel_pays(cost(region) * elements / 8, moved)
+
+
+def operations(ops: Iterable[Op]) -> tuple[int, int, int]:
+    """Simple operations, divisions and functions of an element."""
+    kinds = [op.definition.cost_class for op in ops]
+    simple = sum(weight(op) == 1 for op in ops)
+    return simple, kinds.count("division"), kinds.count("transcendental")
+
+
+def candidates(shape: LoopShape) -> Array:
+    """All cuts, elements of `FIELDS`, each once and in a fixed order."""
+    longest = max(step.count for step in shape.passes)
+    lanes = [1 << bit for bit in range(shape.lanes.bit_length())]
+    one, blocks = (1,), (longest,)
+    if shape.kind == "transpose":
+        across = min(shape.across, longest)
+        edges = [n for n in (*lanes, 2 * shape.lanes) if 1 < n <= across]
+        axes = (edges or one, one, one, blocks)
+    elif shape.kind == "loop":
+        axes = (lanes, one, _COUNTS, (*(n for n in _BLOCKS if n < longest), longest))
+    elif shape.kind == "rows":
+        axes = (lanes, _COUNTS, _COUNTS, blocks)
+    else:
+        axes = (lanes, _COUNTS, one, blocks)
+    return np.array(list(itertools.product(*axes)), FIELDS)
 
 
 def blocking_of(row: np.void) -> LoopBlocking:
-    """One configuration of a LoopProblem."""
-    return LoopBlocking(*(value.item() for value in row))
+    """One element of `candidates`."""
+    return LoopBlocking(*row.item())
 
 
-@dataclass(frozen=True, eq=False)
+@functools.lru_cache(4096)
+def choose(shape: LoopShape, machine: Machine) -> LoopBlocking:
+    """The fastest predicted cut."""
+    problem = LoopProblem(shape)
+    every = problem.configurations
+    return blocking_of(every[int(score(problem, every, machine).order[0])])
+
+
+@dataclass(frozen=True)
 class LoopProblem:
-    """The choice of a loop kernel's cut; kind: "loop", "rows",
-    "reduce", or "transpose": a loop whose operand is contiguous along another dimension."""
+    """The choice of a loop kernel's cut."""
 
-    region: Region
-    target: Target
-    kind: str
+    shape: LoopShape
 
     @property
     def configurations(self) -> Array:
-        most = 2 * lanes_for(self.target, self.region)
-        lanes = [1 << bit for bit in range(most.bit_length())]
-        size = max(root.tensor.size for root in self.region.results)
-        blocks = [block for block in _BLOCKS if block < size] if self.kind == "loop" else []
-        if self.kind == "transpose":
-            axes = (lanes[1:], [1], [size])
-        else:
-            axes = (lanes, _UNROLLS, [*blocks, size])
-        parts = [part.ravel() for part in np.meshgrid(*map(np.array, axes), indexing="ij")]
-        made = np.zeros(len(parts[0]), FIELDS)
-        for name, part in zip(FIELDS.names or (), parts, strict=True):
-            made[name] = part
-        return made
+        return candidates(self.shape)
 
     def footprint(self, configurations: Array) -> Array:
         return np.zeros(len(configurations), np.int64)
 
     def features(self, configurations: Array, machine: Machine, executors: int) -> Features:
-        """Elements times what each costs: vectors that are too narrow waste lanes."""
-        region, lanes = self.region, configurations["lanes"]
-        elements = float(max(_sizes(region)))
-        full = lanes_for(self.target, region)
-        one = full / machine.math.simple  # seconds of a vector addition
-        vectors = elements / np.minimum(lanes, full)
-        reductions = sum(op.name == "reduce" for op in region.ops)
-        per_vector = max(1.0, cost(region)) - reductions
-        per_vector = per_vector + reductions / self.independence(machine, configurations, full)
-        if self.kind == "transpose":
-            # A block is read, shuffled log2(edge) times, staged and stored. Two copies of it stand
-            # in registers while it is shuffled, or some of them do not.
-            crowded = 2 * lanes / self.target.vector_registers - 0.5
-            per_vector = 3.0 + np.log2(lanes) + assumed.LOOP_SPILLED * np.maximum(0.0, crowded)
-        turns = elements / (lanes * configurations["unroll"])
-        if self.kind == "loop":
-            tasks = np.ceil(elements / configurations["block"])
-            issue = one * (assumed.LOOP_TURN * turns + assumed.LOOP_TILE * tasks)
+        """What the vectors of all rows take, one pass after another."""
+        shape = self.shape
+        one = shape.lanes / machine.math.simple  # seconds of a vector addition
+        counts = _LoopCounts(shape, configurations, machine, one)
+        if shape.kind == "transpose":
+            computing, issue, tasks = counts.transposed()
+        elif shape.kind == "columns":
+            computing, issue, tasks = counts.columns()
         else:
-            tasks = np.full(len(lanes), max(1, self.region.results[0].dims[0]))
-            issue = one * (assumed.LOOP_TURN * turns + self.ends(configurations))
-        read = float(sum(value.tensor.bytes for value in region.arguments))
-        written = float(sum(value.tensor.bytes for value in region.results))
-        level = level_of(machine, read + written, executors)
-        line = machine.levels[0].line
-        short = np.maximum(1.0, line / (lanes * self.run(configurations)))
-        traffic = (Traffic(read, level, "read", short), Traffic(written, level, "write"))
-        return Features(vectors * per_vector, 1 / one, traffic, issue, tasks)
-
-    def run(self, configurations: Array) -> Array:
-        """Bytes that lie side by side, of each lane."""
-        size = self.region.results[0].element.itemsize
-        along = self.kind == "transpose" or _keeps_last(self.region)
-        unroll = configurations["unroll"] if self.kind == "reduce" else 1
-        return np.asarray(size * unroll if along else 1 << 20)
-
-    def ends(self, configurations: Array) -> Array:
-        """Vector additions at the ends of rows: accumulators joined, elements left over."""
-        reduced = [op for op in self.region.ops if op.name == "reduce"]
-        if not reduced or _keeps_last(self.region):
-            return np.zeros(len(configurations))
-        inner = reduced[0].operands[0].dims[-1]
-        rows = math.prod(reduced[0].operands[0].dims[:-1])
-        lanes, unroll = configurations["lanes"], configurations["unroll"]
-        rest = inner % (lanes * unroll)
-        if self.kind == "rows" and self.target.vector_bits == 512:
-            rest = -(-rest // lanes)  # masked vectors
-        return rows * len(reduced) * (unroll + 2 * np.log2(lanes) + rest)
-
-    def independence(self, machine: Machine, configurations: Array, full: int) -> Array:
-        """How much of the arithmetic is not waiting for the addition before it."""
-        if not any(op.name == "reduce" for op in self.region.ops):
-            return np.ones(len(configurations))
-        count = configurations["unroll"] * np.maximum(1, configurations["lanes"] // full)
-        unit = machine.unit("f32")
-        return np.minimum(1.0, efficiency(unit, count, 1) / efficiency(unit, unit.parallelism, 1))
+            computing, issue, tasks = counts.passes()
+        level = level_of(machine, shape.read + shape.written, executors)
+        looked = float(shape.rows * sum(step.count * step.gathered for step in shape.passes))
+        short = np.maximum(1.0, machine.levels[0].line / counts.run())
+        traffic = (
+            Traffic(shape.read, level, "read", short),
+            Traffic(shape.written, level, "write"),
+            Traffic(looked * machine.levels[0].line, level_of(machine, shape.table, executors)),
+        )
+        return Features(computing, 1 / one, traffic, one * issue, tasks if shape.several else 1)
 
 
-def _keeps_last(region: Region) -> bool:
-    """Whether reductions leave the last dimension, so that lanes run along results."""
-    reductions = [op for op in region.ops if op.name == "reduce"]
-    return any(op.operands[0].rank - 1 not in op.dimensions for op in reductions)
+class _LoopCounts:
+    """Vector additions of arrays of cuts, and tasks: (what overlaps with moving, what does not,
+    tasks)."""
 
+    def __init__(self, shape: LoopShape, cuts: Array, machine: Machine, one: float) -> None:
+        self.shape, self.cuts, self.machine, self.one = shape, cuts, machine, one
+        self.lanes = cuts["lanes"]
+        self.unit = machine.unit("f32")
 
-def _sizes(region: Region) -> list[int]:
-    values = [*region.arguments, *region.results, *(op.results[0] for op in region.ops)]
-    return [math.prod(value.dims) for value in values]
+    def chain(self, accumulators: Array) -> Array:
+        """What a vector takes that waits for the addition before it, in vector additions."""
+        return np.maximum(1.0, self.unit.parallelism / accumulators)
+
+    def vector(self, step: LoopPass, accumulators: Array) -> Array:
+        """A vector of a pass."""
+        simple, divisions, functions = step.operations
+        math = self.machine.math
+        taken = assumed.LOOP_SIMPLE * simple + assumed.LOOP_MOVED * step.moved
+        taken = taken + math.simple * (divisions / math.div + functions / math.exp)
+        gathered = np.where(self.lanes > 1, 1 + assumed.LOOP_GATHERED * self.lanes, 1.0)
+        taken = taken + step.gathered * gathered
+        if step.sums:  # what waits is issued all the same: among equals, that of fewer vectors
+            taken = np.maximum(taken, self.chain(accumulators)) + assumed.LOOP_WAITING * taken
+        return taken
+
+    def passes(self) -> tuple[Array, Array, Array]:
+        """Of a loop, of lines, or of rows."""
+        shape, cuts = self.shape, self.cuts
+        computing = issue = code = np.zeros(len(cuts))
+        # Sums of lines go on over all that one result sums.
+        lines = shape.kind == "lines"
+        ends = max(1, shape.rows * shape.passes[0].count // shape.across) if lines else shape.rows
+        tasks = np.full(len(cuts), ends)
+        for step in shape.passes:
+            lanes = np.minimum(self.lanes, 1 << step.count.bit_length())
+            most = np.maximum(1, step.count // lanes)
+            if step.sums:
+                together = np.minimum(cuts["accumulators"], 1 << np.log2(most).astype(int))
+            else:
+                together = np.minimum(cuts["unroll"], most)
+            stride = lanes * together
+            turns, rest = step.count // stride, step.count % stride
+            masks = shape.masks & (lanes > 1) & (shape.kind != "lines")
+            rest = np.where(masks, -(-rest // lanes), rest)
+            turn = together * self.vector(step, together) + assumed.LOOP_STEP
+            turn = np.maximum(turn, assumed.LOOP_TURN)
+            alone = self.vector(step, np.ones_like(together)) + assumed.LOOP_MASKED * masks
+            alone = np.maximum(alone, assumed.LOOP_TURN)
+            straight = np.isin(self.lanes, list(step.straight))
+            whole = -(-step.count // lanes) * self.vector(step, np.full_like(lanes, 4))
+            taken = np.where(straight, whole, turns * turn + rest * alone)
+            computing = computing + shape.rows * taken
+            issue = issue + shape.rows * assumed.LOOP_ROW
+            if step.sums:
+                joined = np.where(straight, 0, together - 1) + np.log2(lanes)
+                issue = issue + ends * step.sums * assumed.LOOP_END * joined
+            code = code + np.where(straight, 0, together * self.instructions(step))
+        issue = issue + assumed.LOOP_CODE * code
+        if shape.kind == "loop":
+            tasks = shape.rows * -(-shape.passes[0].count // cuts["block"])
+            issue = issue + assumed.LOOP_TILE * tasks
+        return computing, issue, tasks
+
+    def columns(self) -> tuple[Array, Array, Array]:
+        (step,), rows, terms = self.shape.passes, self.shape.rows, self.shape.across
+        lanes = np.minimum(self.lanes, 1 << step.count.bit_length())
+        together = np.maximum(1, np.minimum(self.cuts["accumulators"], step.count // lanes))
+        stride = lanes * together
+        tiles, rest = step.count // stride, step.count % stride
+        rest = np.where(self.shape.masks & (lanes > 1), -(-rest // lanes), rest)
+        each = tiles * np.maximum(together * self.vector(step, together), assumed.LOOP_TURN)
+        alone = self.vector(step, np.ones_like(together))
+        each = each + rest * np.maximum(alone, assumed.LOOP_TURN)
+        issue = rows * (tiles + rest) * assumed.LOOP_ROW
+        issue = issue + assumed.LOOP_CODE * together * self.instructions(step)
+        return rows * terms * each, issue, rows * (tiles + rest)
+
+    def instructions(self, step: LoopPass) -> float:
+        """Of a vector, about: code is brought from memory before it runs."""
+        simple, divisions, functions = step.operations
+        return simple + divisions + _FUNCTION * functions + step.moved + step.gathered
+
+    def transposed(self) -> tuple[Array, Array, Array]:
+        """A block is read, shuffled log2(edge) times, staged and stored. Two copies of it stand in
+        registers while it is shuffled, or some of them do not."""
+        shape, edge = self.shape, self.lanes
+        elements = float(shape.rows * shape.passes[0].count)
+        vectors = elements / np.minimum(edge, shape.lanes)
+        crowded = 2 * edge / shape.registers - 0.5
+        each = 3.0 + np.log2(edge) + assumed.LOOP_SPILLED * np.maximum(0.0, crowded)
+        blocks = elements / edge**2
+        tasks = shape.rows // shape.across * -(-shape.across // edge)
+        return vectors * each, blocks * assumed.LOOP_ROW, tasks
+
+    def run(self) -> Array:
+        """Bytes that are read side by side."""
+        run = self.lanes * self.shape.element_bytes
+        if self.shape.kind == "columns":
+            return run * self.cuts["accumulators"]
+        return run if self.shape.kind == "transpose" else np.full(len(run), 1 << 20)

@@ -17,12 +17,20 @@ from ...llvm.elementwise import ElementEmitter
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...llvm.target import KernelCode
 from ...plain.boxes import IndexBox, boxes, crossing
-from ...plain.frame import Frame, computable, cost, steps, tile_range
+from ...plain.frame import (
+    Frame,
+    computable,
+    cost,
+    lanes_for,
+    read_bytes,
+    steps,
+    tile_range,
+)
+from ...plain.probe import argument
 from ..codegen import Target
-from . import blocking, transpose
-from .blocking import LoopBlocking
-
-_ENOUGH_TILES = 16  # rows that are not cut
+from ..machines import machine_of
+from . import transpose
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 
 def takes(region: Region) -> bool:
@@ -35,15 +43,50 @@ def takes(region: Region) -> bool:
 def emit(
     region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
 ) -> KernelCode:
-    """The kernel of a `loop` fusion's region that it takes, cut as said or as usual."""
+    """The kernel of a `loop` fusion's region that it takes, cut as said or as predicted best."""
     frame = Frame(target, region.argument_types, region.result_types)
     emitter = frame.emitter(region)
     tiles = 0
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
-            tiles += _box(frame, target, emitter, region, box, tiles, cut)
+            own = cut or choose(_shape(region, target, box), machine_of(target))
+            tiles += _box(frame, target, emitter, region, box, tiles, own)
     work = cost(region) * at_hint(region.results[0].tensor.size) / 8
     return frame.finish(tiles, flops, work=work)
+
+
+def shape_of(region: Region, target: Target) -> LoopShape:
+    """What decides how the kernel's largest box is cut."""
+    return _shape(region, target, max(boxes(region), key=lambda box: at_hint(math.prod(box.sizes))))
+
+
+def _shape(region: Region, target: Target, box: IndexBox) -> LoopShape:
+    *outer, inner = (likely(extent) for extent in box.extents())
+    size = max(1, at_hint(region.results[0].tensor.size))
+    part = math.prod((*outer, inner)) / size
+    across = crossing(region, box.groups, box.sizes, box.found)
+    other = 1 if across is None else outer[across.group]
+    named = {argument(n): value for n, value in enumerate(region.arguments)}
+    last = [d for d in box.groups[-1] if box.sizes[d] != 1][-1:]
+    loads = dict.fromkeys(box.found.loads)
+    moved, gathered, table = 0, 0, 0.0
+    for load in loads:
+        stride = sum(load.row[d] for d in last)
+        if stride in (1, -1):
+            moved += 1
+        elif stride or not load.plain:
+            gathered += 1
+            table += float(at_hint(named[load.pointer].tensor.bytes))
+    elements = max(root.element.itemsize for root in region.results)
+    one = LoopPass(inner, operations(region.ops), moved + len(region.results), gathered)
+    read = sum(read_bytes(value, region) for value in region.arguments)
+    written = at_hint(sum(root.tensor.bytes for root in region.results))
+    several = for_several(region, size, read + written)
+    return LoopShape(
+        "loop" if across is None else "transpose", likely(math.prod(outer)), (one,), part * read,
+        part * written, elements, lanes_for(target, region), target.vector_registers,
+        target.vector_bits == 512, several, other, table,
+    )  # fmt: skip
 
 
 def _box(
@@ -53,25 +96,24 @@ def _box(
     region: Region,
     box: IndexBox,
     first: int,
-    cut: LoopBlocking | None,
+    cut: LoopBlocking,
 ) -> int:
     """Emits one box as tiles from number `first` on; returns how many."""
     *outer, inner = box.extents()
     rows = math.prod(outer)
-    likely = max(1, at_hint(inner))  # what follows is right for every size, meant for this one
-    usual = cut or blocking.default(region, target)
-    width = usual.lanes
+    hint = likely(inner)  # what follows is right for every size, meant for this one
+    width = cut.lanes
     if frame.target.vector_bits < 512 or inner == 1:
-        while width > likely:
+        while width > hint:
             width //= 2
     across = crossing(region, box.groups, box.sizes, box.found)
     if across is not None and width > 1:
         return transpose.emit(frame, emitter, region, box, across, first, cut)
-    unroll = max(1, min(usual.unroll, likely // width))
+    unroll = max(1, min(cut.unroll, hint // width))
     stride = width * unroll
     blocks = 1
-    block = max(1, usual.block // stride) * stride
-    if (cut or at_hint(rows) < _ENOUGH_TILES) and likely > block:
+    block = max(1, cut.block // stride) * stride
+    if hint > block:
         blocks = -(-inner // block)
     tiles = rows * blocks
     with tile_range(frame, first, tiles) as (low, high):

@@ -6,6 +6,7 @@ inside; if it is reduced, lanes are partial results of it, joined in a fixed tre
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,13 +18,13 @@ from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...llvm.target import KernelCode
-from ...plain.frame import Frame, computable, cost, lanes_for, tile_range
+from ...plain.frame import Frame, computable, cost, lanes_for, read_bytes, tile_range
 from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
 from ..codegen import Target
-from .blocking import LoopBlocking
+from ..machines import machine_of
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
-COLUMNS = 4  # vectors of kept elements per tile
 LONG = 1024  # terms that one accumulator of a long sum takes before it is added to the others
 
 
@@ -41,8 +42,13 @@ def emit(
     region: Region, target: Target, flops: float, cut: LoopBlocking | None = None
 ) -> KernelCode:
     """The kernel of a `reduce` fusion's region that it takes. `cut` says how many lanes and
-    accumulators; None: as many as usual."""
+    accumulators; None: as is predicted best."""
     return _ReduceEmitter(region, target, _reductions(region), cut).emit(flops)
+
+
+def shape_of(region: Region, target: Target) -> LoopShape:
+    """What decides how the kernel is cut."""
+    return _ReduceEmitter(region, target, _reductions(region)).shape
 
 
 def _reductions(region: Region) -> list[Reduction]:
@@ -57,19 +63,54 @@ class _ReduceEmitter:
         reductions: list[Reduction],
         cut: LoopBlocking | None = None,
     ) -> None:
-        self.cut = cut
         self.region, self.target, self.reductions = region, target, reductions
         self.frame = Frame(target, region.argument_types, region.result_types)
         self.f = self.frame.function
         self.emitter = self.frame.emitter(region)
         self.dims = reductions[0].inputs[0].dims
         self.reduced = frozenset(reductions[0].op.dimensions)
-        self.width = cut.lanes if cut else lanes_for(target, region)
         inputs = [value for r in reductions for value in r.inputs]
         body = Region(region.arguments, region.ops, inputs)
         found = probe(body, (0,) * len(self.dims), self.dims)
         groups = collapse(self.dims, found)
         self.groups = [part for group in groups for part in self.split(group)]
+        self.loads = dict.fromkeys(found.loads)
+        self.given = cut
+
+    @functools.cached_property
+    def cut(self) -> LoopBlocking:
+        """How a kernel that reads anything is cut."""
+        return self.given or choose(self.shape, machine_of(self.target))
+
+    @property
+    def along(self) -> bool:
+        """Whether lanes run along a kept dim."""
+        last = self.groups[-1] if self.groups else ()
+        return bool(last) and not self.kind(last) and self.extent(last) != 1
+
+    @property
+    def shape(self) -> LoopShape:
+        """What decides how the kernel is cut."""
+        region, target = self.region, self.target
+        last = next((g for g in reversed(self.groups) if self.kind(g) != self.along), [])
+        inner, size = likely(self.extent(last)), likely(math.prod(self.dims))
+        kept = likely(math.prod(d for n, d in enumerate(self.dims) if n not in self.reduced))
+        moved = gathered = 0.0
+        for load in self.loads:
+            stride = load.row[last[-1]] if last else 0
+            moved += stride in (1, -1)
+            gathered += stride not in (0, 1, -1) or not (stride or load.plain)
+        one = LoopPass(inner, operations(region.ops), moved, gathered, len(self.reductions))
+        read = sum(read_bytes(value, region) for value in region.arguments)
+        written = float(at_hint(sum(root.tensor.bytes for root in region.results)))
+        several = for_several(region, size, read + written)
+        element = max((value.element.itemsize for value in region.arguments), default=1)
+        along = self.along
+        return LoopShape(
+            "columns" if along else "lines", max(1, (kept if along else size) // inner), (one,),
+            float(read), written, element, lanes_for(target, region), target.vector_registers,
+            target.vector_bits == 512, several, max(1, size // kept),
+        )  # fmt: skip
 
     def split(self, group: list[int]) -> list[list[int]]:
         """A group of dims cut where kept and reduced dims meet; dims of size 1 go anywhere."""
@@ -96,7 +137,7 @@ class _ReduceEmitter:
             return self.frame.finish(0, flops)
         if size == 0:
             return self.frame.finish(self.initial_only(kept), flops)
-        if self.groups and not self.kind(self.groups[-1]) and self.extent(self.groups[-1]) != 1:
+        if self.along:
             tiles = self.columns()
         else:
             tiles = self.lines()
@@ -192,19 +233,18 @@ class _ReduceEmitter:
     # Lanes along a kept dimension.
 
     def columns(self) -> int:
-        """Tiles of up to COLUMNS vectors of the last group, per position of the other kept ones."""
+        """Tiles of some vectors of the last group, per position of the other kept ones."""
         f, scopes = self.f, self.frame.scopes
         inner = self.extent(self.groups[-1])
         outer = [n for n, g in enumerate(self.groups[:-1]) if not self.kind(g)]
         inside = [n for n, g in enumerate(self.groups[:-1]) if self.kind(g)]
         rows = math.prod(self.extent(self.groups[n]) for n in outer)
-        width = self.width
+        width = self.cut.lanes
         masks = self.target.vector_bits == 512
-        likely = at_hint(inner)
-        while width > 1 and width > likely and not (masks and likely > 1 and width < 2 * likely):
+        hint = at_hint(inner)
+        while width > 1 and width > hint and not (masks and hint > 1 and width < 2 * hint):
             width //= 2
-        most = self.cut.unroll if self.cut else COLUMNS // min(COLUMNS, len(self.reductions))
-        copies = max(1, min(most, likely // width))
+        copies = max(1, min(self.cut.accumulators, hint // width))
         wide = inner // (width * copies)
         rest_start = wide * width * copies
         rest_width = width if masks and width > 1 else 1
@@ -316,13 +356,12 @@ class _ReduceEmitter:
             return self.nest(self.start(reduction, 1), inside, one)
         *loops, last = inside
         extent = self.extent(self.groups[last])
-        width = self.width
-        likely = at_hint(extent)
-        while width > 1 and width > likely:
+        width = self.cut.lanes
+        hint = at_hint(extent)
+        while width > 1 and width > hint:
             width //= 2
         copies = 1
-        most = self.cut.unroll if self.cut else 4 if cost(self.region) <= 8 else 1
-        while copies < most and 2 * copies * width <= likely:
+        while copies < self.cut.accumulators and 2 * copies * width <= hint:
             copies *= 2
         start = [reduction.identity(width)[0] for _ in range(copies)]
         scalar = reduction.identity(1)

@@ -19,11 +19,20 @@ from ...llvm.elements import Register
 from ...llvm.elementwise import Mask, Override, splat
 from ...llvm.index import CONSECUTIVE, GENERAL, Affine, LoopAxis, delinear, linear, of_axis
 from ...llvm.target import KernelCode
-from ...plain.frame import Frame, computable, cost, lanes_for, steps, tile_range, weight
+from ...plain.frame import (
+    Frame,
+    computable,
+    cost,
+    lanes_for,
+    read_bytes,
+    steps,
+    tile_range,
+)
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.passes import RowPass, cone, outer_rank, plan
 from ..codegen import Target
-from .blocking import LoopBlocking
+from ..machines import machine_of
+from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
 
@@ -32,14 +41,17 @@ class _RowsEmitter:
     def __init__(
         self, region: Region, target: Target, outer: int, cut: LoopBlocking | None = None
     ) -> None:
-        self.cut = cut
         self.region, self.target, self.outer = region, target, outer
         self.frame = Frame(target, region.argument_types, region.result_types)
         self.f = self.frame.function
         self.emitter = self.frame.emitter(region)
         self.rows = region.results[0].dims[:outer]
-        self.width = cut.lanes if cut else lanes_for(target, region)
+        self.width = lanes_for(target, region)
         self.passes = plan(region, outer, self.straight)
+        self.cut = cut or choose(self.shape, machine_of(target))
+        if self.cut.lanes != self.width:
+            self.width = self.cut.lanes
+            self.passes = plan(region, outer, self.straight)
         self.scratch = 0
         self.masks: dict[int, Mask] = {}
         self.lane_axis: dict[int, Affine] = {}
@@ -71,19 +83,56 @@ class _RowsEmitter:
 
     # Passes.
 
-    def straight(self, count: int) -> bool:
+    @property
+    def shape(self) -> LoopShape:
+        """What decides how the kernel is cut."""
+        region, target = self.region, self.target
+        full = lanes_for(target, region)
+        saved: set[Value] = set()
+        steps = []
+        for step in self.passes:
+            count = math.prod(step.inner)
+            ops = cone(step.targets(region), saved)
+            every = {value for op in ops for value in op.operands} | set(step.targets(region))
+            loaded = [
+                value
+                for value in every
+                if value.rank > self.outer
+                and math.prod(value.dims[self.outer :]) != 1
+                and (value.op is None or value in saved)
+            ]
+            stored = len(step.saves) + len(step.roots)
+            work = operations([*ops, *(r.op for r in step.reductions)])
+            widths = [1 << bit for bit in range(full.bit_length())]
+            straight = frozenset(n for n in widths if self.straight(count, n))
+            steps.append(LoopPass(
+                likely(count), work, len(loaded) + stored, 0.0, len(step.reductions),
+                straight,
+            ))  # fmt: skip
+            saved.update(step.saves)
+        read = sum(read_bytes(value, region) for value in region.arguments)
+        written = float(at_hint(sum(root.tensor.bytes for root in region.results)))
+        rows = likely(math.prod(self.rows))
+        several = for_several(region, rows * max(step.count for step in steps), read + written)
+        element = max(root.element.itemsize for root in region.results)
+        return LoopShape(
+            "rows", rows, tuple(steps), float(read), written, element, full,
+            target.vector_registers, target.vector_bits == 512, several,
+        )  # fmt: skip
+
+    def straight(self, count: int, width: int | None = None) -> bool:
         """Whether a row is short enough for code without loops, its values staying in registers."""
         if isinstance(count, SymbolicDim):
             return False
-        width = self.lanes(count)
+        width = self.lanes(count, width)
         vectors = -(-count // width)
         fits = count % width == 0 or target_masks(self.target)
         work = vectors * (2 + cost(self.region))
         return fits and count > 1 and vectors <= 8 and work <= MAXIMUM_STRAIGHT
 
-    def lanes(self, count: int) -> int:
+    def lanes(self, count: int, width: int | None = None) -> int:
         """Lanes for a short row: no more than twice what is needed."""
-        width = self.width
+        width = width or self.width
         while width >= 2 * count and width > 1:
             width //= 2
         return width
@@ -128,10 +177,10 @@ class _RowsEmitter:
         f, scopes = self.f, self.frame.scopes
         if self.straight(count):
             return self.reduce_straight(step, reductions, count)
-        width, likely = self.width, at_hint(count)
-        while width > 1 and width > likely:
+        width, hint = self.width, at_hint(count)
+        while width > 1 and width > hint:
             width //= 2
-        unroll = power_of_two(min(self.unroll(step, len(reductions)), likely // width))
+        unroll = power_of_two(min(self.cut.accumulators, hint // width))
         start = [r.identity(width) for r in reductions for _ in range(unroll)]
         like = [register for registers in start for register in registers]
         values: list[Register] = like
@@ -175,7 +224,7 @@ class _RowsEmitter:
                     read = reduction.masked(self.f, mask.value, read, width)
                 values.extend(read)
             total = self.joined(reduction, values, width)
-            self.conclude(reduction, reduction.across(self.f, [total], width))
+            self.conclude(reduction, reduction.across(self.f, [total], width), False)
 
     def joined(self, reduction: Reduction, parts: Sequence[Register], width: int) -> Register:
         """Accumulators of one reduction in a fixed tree."""
@@ -261,13 +310,6 @@ class _RowsEmitter:
             start = reduction.combine(f, start, part, 1)
         return start, length * width
 
-    def unroll(self, step: RowPass, count: int) -> int:
-        """Independent accumulators hide the latency of additions; long bodies do so anyway."""
-        if self.cut:
-            return max(1, self.cut.unroll // (2 if count > 2 else 1))
-        heavy = sum(weight(op) for op in cone(step.targets(self.region), set(self.saved)))
-        return max(1, (4 if heavy <= 6 else 2 if heavy <= 24 else 1) // (2 if count > 2 else 1))
-
     # Elements and results.
 
     def read(
@@ -285,9 +327,10 @@ class _RowsEmitter:
             )
         ]
 
-    def conclude(self, reduction: Reduction, scalar: list[Register]) -> None:
-        """Joins the initial value and makes the result known."""
-        if not all(map(reduction.is_identity, reduction.initial)):
+    def conclude(self, reduction: Reduction, scalar: list[Register], started: bool = True) -> None:
+        """Joins the initial value and makes the result known; started: at the identity."""
+        joined = reduction.is_identity if started else reduction.is_neutral
+        if not all(map(joined, reduction.initial)):
             scalar = reduction.combine(self.f, self.initial(reduction), scalar, 1)
         self.publish(reduction, scalar)
 
@@ -341,13 +384,11 @@ class _RowsEmitter:
             for place, mask in self.chunks(count):
                 self.store(step, roots, self.index(step, place, width), width, mask)
             return
-        heavy = sum(weight(op) for op in cone(roots, set(self.saved)))
-        width, likely = self.width, max(1, at_hint(count))
+        width, hint = self.width, likely(count)
         if self.target.vector_bits < 512 or count == 1:
-            while width > likely:
+            while width > hint:
                 width //= 2
-        most = self.cut.unroll if self.cut else 4 if heavy <= 3 else 2 if heavy <= 16 else 1
-        unroll = max(1, min(most, likely // width))
+        unroll = max(1, min(self.cut.unroll, hint // width))
         for j, lanes, copies, mask in steps(
             self.frame.scopes, self.target, 0, count, count, width, unroll
         ):
@@ -387,6 +428,13 @@ def takes(region: Region) -> bool:
     """Whether `emit` has a kernel for the region of a `rows` fusion."""
     empty = any(math.prod(op.operands[0].dims) == 0 for op in region.ops if op.operands)
     return outer_rank(region) is not None and not empty and computable(region)
+
+
+def shape_of(region: Region, target: Target) -> LoopShape:
+    """What decides how the kernel is cut."""
+    outer = outer_rank(region)
+    assert outer is not None
+    return _RowsEmitter(region, target, outer).shape
 
 
 def emit(

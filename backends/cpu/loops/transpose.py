@@ -56,20 +56,13 @@ def emit(
     box: IndexBox,
     crossing: Crossing,
     first: int,
-    cut: LoopBlocking | None,
+    cut: LoopBlocking,
 ) -> int:
     """Emits one box as tiles from number `first` on, blocks of rows each; returns how many."""
     f, scopes = frame.function, frame.scopes
     extents = box.extents()
     across, inner = extents[crossing.group], extents[-1]
-    width = 8 if frame.target.vector_bits >= 256 else 4
-    if frame.target.vector_bits == 512 and all(
-        region.arguments[n].element.itemsize <= 4 for n in crossing.strides
-    ):
-        width = 16
-    if cut is not None:
-        width = cut.lanes
-    width = min(width, 1 << (max(1, min(at_hint(across), at_hint(inner))).bit_length() - 1))
+    width = min(cut.lanes, 1 << (max(1, min(at_hint(across), at_hint(inner))).bit_length() - 1))
     blocks, rest = divmod(across, width)
     others = [e for g, e in enumerate(extents[:-1]) if g != crossing.group]
     tiles = math.prod(others) * (blocks + (1 if rest else 0))
