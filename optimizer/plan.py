@@ -39,7 +39,9 @@ from .schedule import (
     Step,
     SwitchStep,
 )
+from .tasks import TaskStep, Touch, waits_of
 from .windows import updated
+from .worker_memory import WorkerMemory, worker_memory
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
@@ -49,8 +51,10 @@ WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
 WITH_UNDO = "1.7"  # results are followed by what is kept of state
+WITH_RANGES = "1.8"  # task ranges, whose steps wait for counters
 ADDRESSABLE = 1 << 57  # bytes of the largest address space of 64-bit processors
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
+_CHEAP = 256  # operations, and bytes
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 
 
@@ -93,8 +97,17 @@ class Planner:
     """Builds one plan. `plan` and `kernels` are its results after `run`."""
 
     def __init__(
-        self, schedule: Schedule, target: str, facts: Facts, notes: Sequence[str] = ()
+        self,
+        schedule: Schedule,
+        target: str,
+        facts: Facts,
+        notes: Sequence[str] = (),
+        counts: bool = False,
     ) -> None:
+        """counts: the target's workers count what is complete, step by step."""
+        # What calls decide of places and tiles, and what processes do together, needs barriers.
+        self.counts = counts and schedule.decisions is None and not schedule.processes
+        self.own = WorkerMemory({}, 0, frozenset())
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
         self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
@@ -125,8 +138,12 @@ class Planner:
             self.plan.processes = self.schedule.processes
             self.require(WITH_PROCESSES)
         runs = self.collect()
+        if self.counts:
+            self.own = worker_memory(self.schedule, lambda number: is_cheap(runs[number].facts))
         placement = self.place(runs)
         self.steps(runs)
+        if self.counts:
+            self.count(runs)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
@@ -228,6 +245,7 @@ class Planner:
         known = self.numbers.get(buffer)
         if known is None:
             offset, size = self.offsets.get(buffer, 0), largest(buffer.bytes)
+            offset = self.own.offsets.get(buffer, offset)
             dims = [largest(dim) for dim in buffer.type.dims]
             if max(offset + size, *dims, 0) > ADDRESSABLE:
                 raise UserError(
@@ -235,11 +253,12 @@ class Planner:
                     "make it smaller, or the ranges of its sizes (sizes=)"
                 )
             known = self.numbers[buffer] = len(self.plan.buffers)
+            place = {
+                "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
+                "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
+            }[buffer.place]  # fmt: skip
             self.plan.buffers.add(
-                place={
-                    "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
-                    "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
-                }[buffer.place],
+                place=plan_pb2.WORKER if buffer in self.own.offsets else place,
                 offset=offset, bytes=size, index=buffer.index, weight=buffer.weight,
                 element_type=buffer.type.element.name, dims=dims,
                 bytes_formula=self.formula(buffer.bytes),
@@ -256,8 +275,10 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        ranges, self.reused = lives(self.schedule)
-        self.ranges = dict(ranges)
+        ranges, reused = lives(self.schedule)
+        own = self.own.offsets
+        self.ranges = {b: life for b, life in ranges.items() if b not in own}
+        self.reused = {b: place for b, place in reused.items() if b not in own}
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -396,6 +417,59 @@ class Planner:
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, [*writes, *scratch])
 
+    def count(self, runs: Mapping[int, KernelEntry]) -> None:
+        """Puts runs into task ranges, with counters and waits in place of barriers."""
+        waits = waits_of(self.tasks())
+        counters: dict[int, int] = {}
+        for first, count in waits.ranges:
+            self.plan.ranges.add(first=first, steps=count)
+            for number in range(first, first + count):
+                counters[number] = len(counters)
+                self.plan.steps[number].run.signal = len(counters)
+        for number, step in enumerate(self.plan.steps):
+            action = step.WhichOneof("action")
+            if action is None or action == "jump":
+                continue
+            message = getattr(step, action)
+            message.wait = number in waits.barriers
+            if number in self.own.steps:
+                message.each = True
+            for wait in waits.waits.get(number, ()):
+                message.waits.add(counter=counters[wait.step], threshold=wait.threshold)
+        self.plan.worker_bytes = self.own.bytes
+        self.require(WITH_RANGES)
+
+    def tasks(self) -> list[TaskStep]:
+        """The steps as plain data."""
+        hazards, labels = _Hazards(self.offsets, self.reused), self.schedule.labels
+        found: list[TaskStep] = []
+        for number, step in enumerate(self.schedule.steps):
+            kind, following = "run", [number + 1]
+            reads: Sequence[Buffer] = ()
+            writes: Sequence[Buffer] = ()
+            if isinstance(step, RunStep):
+                reads, writes = step.operands, step.results
+            elif isinstance(step, CopyStep):
+                reads, writes = [step.source], [step.target]
+            elif isinstance(step, JumpStep):
+                kind, following = "jump", [labels[step.target]]
+            elif isinstance(step, BranchStep):
+                kind, reads = "branch", [step.condition]
+                following.append(labels[step.target])
+            else:
+                kind, reads = "branch", [step.index]
+                following = [labels[target] for target in step.targets]
+            if number in self.own.steps:
+                kind = "each" if kind == "run" else "jump"
+            touches = [(buffer, False) for buffer in reads] + [(buffer, True) for buffer in writes]
+            spans = [
+                Touch(*hazards.span(buffer), write)
+                for buffer, write in touches
+                if buffer not in self.own.offsets
+            ]
+            found.append(TaskStep(kind, spans, following))
+        return found
+
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:
             message.copy = COPY
@@ -493,6 +567,8 @@ class _Hazards:
         if buffer in self.reused:
             owner, begin = self.reused[buffer]
             return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
+        if buffer.place == "arena" and buffer not in self.offsets:
+            return buffer, 0, 1  # of each worker
         if buffer.place == "arena":
             begin = self.offsets[buffer]
             return "arena", begin, begin + max(largest(buffer.bytes), 1)
@@ -500,6 +576,12 @@ class _Hazards:
             return buffer.weight, 0, 1
         buffer = buffer.replaces or buffer  # it may have the same memory
         return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
+
+
+def is_cheap(facts: KernelFacts) -> bool:
+    """Whether each worker may run such a kernel for itself: it takes less than to meet."""
+    plain = not (facts.functions or facts.sizes or facts.launches)
+    return plain and facts.tiles == 1 and facts.flops <= _CHEAP and facts.bytes <= _CHEAP
 
 
 def exchanges(step: Step) -> bool:

@@ -121,7 +121,7 @@ def build(
     walker = begun or begin_executor(target, disk)
     job = _Job(target, disk, blockings or {})
     try:
-        planners = [Planner(one, name, job.facts, notes) for one, notes in schedules]
+        planners = [Planner(one, name, job.facts, notes, counts=True) for one, notes in schedules]
         plans = [planner.run() for planner in planners]
         job.finish()
     finally:

@@ -22,7 +22,16 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
-from .cpu_context import ARENA_END, WORDS, CallMemory, ContextWords, CpuContext
+from .cpu_context import (
+    ARENA_END,
+    OWN_BYTES,
+    RECORDS,
+    WORDS,
+    CallMemory,
+    ContextWords,
+    CpuContext,
+)
+from .cpu_ranges import own_buffers
 from .cpu_steps import PARALLEL, STEP_WORDS, TILES, StepRows
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
@@ -185,7 +194,9 @@ class CpuVariant:
         """Fills the step table and the pointer slots, as far as no context is needed."""
         plan, inputs = self.plan, len(self.plan.inputs)
         homes = [self._home(buffer, inputs) for buffer in plan.buffers]
-        steps = StepRows(plan, homes, self.image.address)
+        steps = StepRows(plan, homes, self.image.address, self.threads)
+        self.ranges = steps.ranges
+        self._records = np.array(steps.ranges.words, np.int64)
         table = np.array(steps.rows, np.int64)
         self._targets = np.array(steps.targets or [0], np.int64)
         switches = steps.switches
@@ -205,6 +216,7 @@ class CpuVariant:
         words[:3] = 8 * first_step, 8 * first_slot, 8 * WORDS
         words[3:5] = _address(self.patches), self.patch_count
         words[6] = self.scratch_bytes
+        words[RECORDS], words[OWN_BYTES] = _address(self._records), steps.ranges.worker_bytes
         for index, number in steps.tables:
             steps.slots[index] = 8 * (first_size + number)
         block = np.concatenate([
@@ -255,6 +267,8 @@ class CpuVariant:
         """A buffer's place, and its address, or index among a call's pointers; 0 in the arena."""
         if buffer.place == plan_pb2.ARENA:
             return buffer.place, 0
+        if buffer.place == plan_pb2.WORKER:
+            return buffer.place, own_buffers(self.plan) + buffer.offset
         if buffer.place == plan_pb2.INPUT:
             return buffer.place, buffer.index
         if buffer.place == plan_pb2.OUTPUT:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 WORDS = 16  # of a context that the executor reads, and room to a whole line
 ARENA_END, TRACE, TICKS = 5, 7, 9  # which of them
+RECORDS, OWN, OWN_BYTES, TURNS, COUNTERS = range(11, 16)
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 
 
@@ -63,6 +64,13 @@ class CpuContext:
         self._memory: Pages | None = None
         if variant.blocks is None:
             self._memory = Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE)
+        # What workers of a plan with task ranges count in, and what each has of its own.
+        self.counting: Pages | None = None
+        if variant.ranges:
+            self.counting = Pages(variant.ranges.memory()[2])
+            turns = variant.ranges.memory()[0]
+            count = variant.ranges.count.to_bytes(8, "little")
+            self.counting.memory[turns : turns + 8] = count
         self._written: CpuSized | None = None
         self._base, self._own = 0, block  # the arena's address; what does not depend on sizes
         self.bound: tuple[Array, ...] = ()  # arrays that a bound call refers to
@@ -91,6 +99,10 @@ class CpuContext:
             own = fixed.copy()
             own[inside] += self.address
             own[in_arena] += memory.address
+            if self.counting is not None:
+                counters = self.counting.address
+                turns, workers, _ = self.variant.ranges.memory()
+                own[[COUNTERS, TURNS, OWN]] = counters, counters + turns, counters + workers
             self._written, self._own, self._base = None, own, memory.address
         # Words that stay the same are never something else: a late worker may be reading them.
         np.add(self._own, self.sized.values.take(added), self.block)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...specs.generated import plan_pb2
+from .cpu_ranges import RangeRecords
 from .libraries import address_of
 from .limits import malformed
 
@@ -26,9 +27,11 @@ class StepRows:
     pointers, offset). targets: of all switches; `switches` are their rows.
     """
 
-    def __init__(self, plan: plan_pb2.Plan, homes: Sequence[tuple[int, int]], image: int) -> None:
+    def __init__(
+        self, plan: plan_pb2.Plan, homes: Sequence[tuple[int, int]], image: int, threads: int
+    ) -> None:
         """homes: place and address, or number among a call's pointers, of each buffer. image: where
-        the code begins."""
+        the code begins. threads: the most workers of a call."""
         self._plan, self._homes, self._image = plan, homes, image
         self.rows: list[list[int]] = []
         self.slots: list[int] = []
@@ -39,11 +42,14 @@ class StepRows:
         self.patches: list[tuple[int, int, int]] = []
         self.targets: list[int] = []
         self.switches: list[int] = []
+        self.ranges = RangeRecords(plan, threads)
         jumps: list[int] = []
         for step in plan.steps:
             jumps += self._add(step)
         if any(target > len(self.rows) for target in (*jumps, *self.targets)):
             raise malformed("a jump leads out of its steps")
+        for target in (*jumps, *self.targets):
+            self.ranges.check_target(target)
         self.rows.append([_END] + [0] * (STEP_WORDS - 1))
 
     def _add(self, step: plan_pb2.Step) -> list[int]:
@@ -54,7 +60,8 @@ class StepRows:
         elif action == "branch_if_false":
             branch = step.branch_if_false
             where = self._slot(branch.condition)
-            self.rows.append([_BRANCH, branch.wait, where, branch.target, 0, 0, 0, 0])
+            how = self._how(branch, branch.condition)
+            self.rows.append([_BRANCH, branch.wait, where, branch.target, 0, 0, *how])
             return [branch.target]
         elif action == "jump":
             self.rows.append([_JUMP, 0, 0, step.jump.target, 0, 0, 0, 0])
@@ -63,7 +70,9 @@ class StepRows:
             switch, first = step.switch, len(self.targets)
             self.switches.append(len(self.rows))
             where = self._slot(switch.index)
-            self.rows.append([_SWITCH, switch.wait, where, first, len(switch.targets), 0, 0, 0])
+            how = self._how(switch, switch.index)
+            count = len(switch.targets)
+            self.rows.append([_SWITCH, switch.wait, where, first, count, 0, *how])
             self.targets.extend(switch.targets)
         elif action in ("exchange", "collective"):  # native code stops; a Walker goes on
             if not self._plan.processes:
@@ -88,7 +97,27 @@ class StepRows:
         kernel = self._plan.kernels[run.kernel]
         self.slots.extend(map(address_of, kernel.functions))
         fixed = 0 if run.tiles_formula else run.tiles
-        return [_RUN, run.wait, self._image + kernel.entry, first, fixed, run.parallel, 0, 0]
+        number, given = len(self.rows), len(self.slots) - first
+        own = [n for n, one in enumerate(run.arguments) if self._is_own(one)]
+        if own and run.sizes or run.each and (run.tiles > 1 or run.tiles_formula):
+            raise malformed(f"step {number} is none for each worker")
+        if run.waits and not run.signal:
+            raise malformed(f"step {number} waits for counters outside of task ranges")
+        record = self.ranges.add(number, run.waits, own, given)
+        size = -1 if run.each else self.ranges.sizes.get(number, 0)
+        entry, parallel = self._image + kernel.entry, self.ranges.divided(run)
+        return [_RUN, run.wait, entry, first, fixed, parallel, size, record]
+
+    def _how(
+        self, step: plan_pb2.BranchIfFalse | plan_pb2.Switch, read: plan_pb2.Argument
+    ) -> tuple[int, int]:
+        """The last words of a branch's row."""
+        if step.each != self._is_own(read):
+            raise malformed(f"step {len(self.rows)} decides in another's memory")
+        return -int(step.each), self.ranges.add(len(self.rows), step.waits, (), 0)
+
+    def _is_own(self, argument: plan_pb2.Argument) -> bool:
+        return self._homes[argument.buffer][0] == plan_pb2.WORKER
 
     def _slot(self, argument: plan_pb2.Argument) -> int:
         """The number of a new slot, which points to an argument."""
