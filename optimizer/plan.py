@@ -28,6 +28,7 @@ from .certify import ReusedPlace, check_plan
 from .library import BETWEEN, able
 from .memory import ALIGNMENT, Interval, Placement, place
 from .output_reuse import Reused, lives
+from .prove import prove
 from .regions import shared_parts
 from .schedule import (
     BranchStep,
@@ -159,6 +160,7 @@ class Planner:
             self.describe(entry)
         self.summarise(placement)
         check_plan(plan, self.results(), self.reused_places(), parts=self.parts())
+        prove(plan, self.results())
         return plan
 
     # Kernels.
