@@ -25,9 +25,13 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
+from .coschedule import StepTime
+from .cost.model import step_seconds
+from .counted import Places, counted, entries, places, task_steps
 from .library import BETWEEN, able
+from .machine import Machine
 from .memory import ALIGNMENT, Interval, Placement, place
-from .output_reuse import Reused, lives
+from .output_reuse import Reused
 from .prove import prove
 from .regions import shared_parts
 from .schedule import (
@@ -40,9 +44,9 @@ from .schedule import (
     Step,
     SwitchStep,
 )
-from .tasks import TaskStep, Touch, waits_of
+from .tasks import waits_of
 from .windows import updated
-from .worker_memory import WorkerMemory, worker_memory
+from .worker_memory import WorkerMemory
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
@@ -103,11 +107,14 @@ class Planner:
         target: str,
         facts: Facts,
         notes: Sequence[str] = (),
-        counts: bool = False,
+        machine: Machine | None = None,
+        overlap: float = 0.0,
     ) -> None:
-        """counts: the target's workers count what is complete, step by step."""
+        """machine: that of a target whose workers can count what is complete, step by step; None:
+        they meet. overlap: the part of its bound by which the arena may be larger for that."""
         # What calls decide of places and tiles, and what processes do together, needs barriers.
-        self.counts = counts and schedule.decisions is None and not schedule.processes
+        fixed = schedule.decisions is None and not schedule.processes
+        self.machine, self.overlap = machine if fixed else None, overlap
         self.own = WorkerMemory({}, 0, frozenset())
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
@@ -116,6 +123,7 @@ class Planner:
         self.offsets: dict[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
         self.reused: Mapping[Buffer, Reused] = {}
+        self.places = Places({}, {})
         self.scratch: dict[int, Buffer] = {}  # by step
         self.interfering: dict[
             Buffer, set[Buffer]
@@ -139,12 +147,13 @@ class Planner:
             self.plan.processes = self.schedule.processes
             self.require(WITH_PROCESSES)
         runs = self.collect()
-        if self.counts:
-            self.own = worker_memory(self.schedule, lambda number: is_cheap(runs[number].facts))
+        beside = None
+        if self.machine is not None:
+            runs, beside = self.coschedule(runs, self.machine)
         placement = self.place(runs)
         self.steps(runs)
-        if self.counts:
-            self.count(runs)
+        if beside is not None:
+            self.count(beside)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
@@ -160,7 +169,7 @@ class Planner:
             self.describe(entry)
         self.summarise(placement)
         check_plan(plan, self.results(), self.reused_places(), parts=self.parts())
-        prove(plan, self.results())
+        prove(plan, self.results(), self.reused_places())
         return plan
 
     # Kernels.
@@ -231,6 +240,25 @@ class Planner:
         """The plan uses what came with this format; versions differ in one digit."""
         self.plan.format_version = max(self.plan.format_version, version)
 
+    def coschedule(
+        self, runs: dict[int, KernelEntry], machine: Machine
+    ) -> tuple[dict[int, KernelEntry], Mapping[int, int] | None]:
+        """Takes the order in which steps share workers best: the kernels of its steps, and how many
+        others may run beside each; None where workers should rather meet."""
+        cheap = {number for number, entry in runs.items() if is_cheap(entry.facts)}
+        times: dict[int, StepTime] = {}
+        for number, entry in runs.items():
+            facts = entry.facts
+            divided = facts.parallel and step_pays(facts.flops, facts.bytes)
+            seconds = step_seconds(machine, facts.flops, facts.bytes)
+            times[number] = StepTime(seconds, max(int(facts.tiles), 1) if divided else 1)
+        found = counted(self.schedule, times, cheap.__contains__, machine.sync, self.overlap)
+        if found is None:
+            return runs, None
+        self.schedule, self.own = found.schedule, found.own
+        moved = {number: runs[old] for number, old in enumerate(found.order) if old in runs}
+        return moved, found.beside
+
     # Buffers.
 
     def formula(self, size: Any) -> int:
@@ -277,10 +305,8 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        ranges, reused = lives(self.schedule)
-        own = self.own.offsets
-        self.ranges = {b: life for b, life in ranges.items() if b not in own}
-        self.reused = {b: place for b, place in reused.items() if b not in own}
+        self.places = places(self.schedule, self.own.offsets)
+        self.ranges, self.reused = dict(self.places.lives), self.places.reused
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -291,6 +317,7 @@ class Planner:
         buffers = [buffer for buffer in self.ranges if buffer not in self.reused]
         placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
         self.offsets = dict(zip(buffers, placement.offsets, strict=True))
+        self.places.offsets = self.offsets
         return placement
 
     def above(self) -> None:
@@ -356,7 +383,7 @@ class Planner:
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
-        hazards = _Hazards(self.offsets, self.reused)
+        hazards = _Hazards(self.places)
         labels = self.schedule.labels
         for number, step in enumerate(self.schedule.steps):
             message = self.plan.steps.add()
@@ -419,58 +446,28 @@ class Planner:
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, [*writes, *scratch])
 
-    def count(self, runs: Mapping[int, KernelEntry]) -> None:
+    def count(self, beside: Mapping[int, int]) -> None:
         """Puts runs into task ranges, with counters and waits in place of barriers."""
-        waits = waits_of(self.tasks())
+        steps = task_steps(self.schedule, self.places, self.own)
+        waits = waits_of(steps, entries(self.schedule, self.own))
         counters: dict[int, int] = {}
         for first, count in waits.ranges:
             self.plan.ranges.add(first=first, steps=count)
             for number in range(first, first + count):
                 counters[number] = len(counters)
-                self.plan.steps[number].run.signal = len(counters)
+                run = self.plan.steps[number].run
+                run.signal, run.beside = len(counters), beside.get(number, 0)
         for number, step in enumerate(self.plan.steps):
             action = step.WhichOneof("action")
             if action is None or action == "jump":
                 continue
             message = getattr(step, action)
             message.wait = number in waits.barriers
-            if number in self.own.steps:
-                message.each = True
+            message.each = number in self.own.steps
             for wait in waits.waits.get(number, ()):
                 message.waits.add(counter=counters[wait.step], threshold=wait.threshold)
         self.plan.worker_bytes = self.own.bytes
         self.require(WITH_RANGES)
-
-    def tasks(self) -> list[TaskStep]:
-        """The steps as plain data."""
-        hazards, labels = _Hazards(self.offsets, self.reused), self.schedule.labels
-        found: list[TaskStep] = []
-        for number, step in enumerate(self.schedule.steps):
-            kind, following = "run", [number + 1]
-            reads: Sequence[Buffer] = ()
-            writes: Sequence[Buffer] = ()
-            if isinstance(step, RunStep):
-                reads, writes = step.operands, step.results
-            elif isinstance(step, CopyStep):
-                reads, writes = [step.source], [step.target]
-            elif isinstance(step, JumpStep):
-                kind, following = "jump", [labels[step.target]]
-            elif isinstance(step, BranchStep):
-                kind, reads = "branch", [step.condition]
-                following.append(labels[step.target])
-            else:
-                kind, reads = "branch", [step.index]
-                following = [labels[target] for target in step.targets]
-            if number in self.own.steps:
-                kind = "each" if kind == "run" else "jump"
-            touches = [(buffer, False) for buffer in reads] + [(buffer, True) for buffer in writes]
-            spans = [
-                Touch(*hazards.span(buffer), write)
-                for buffer, write in touches
-                if buffer not in self.own.offsets
-            ]
-            found.append(TaskStep(kind, spans, following))
-        return found
 
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:
@@ -539,8 +536,8 @@ class _Hazards:
     may run any step, so that holds between steps that one worker runs alone as well. `interfering`:
     arena buffers that are not waited for only because they do not overlap."""
 
-    def __init__(self, offsets: dict[Buffer, int], reused: Mapping[Buffer, Reused]) -> None:
-        self.offsets, self.reused = offsets, reused
+    def __init__(self, found: Places) -> None:
+        self.places = found
         self.pending: list[_Touched] = []
         self.forced = False
         self.interfering: dict[Buffer, set[Buffer]] = {}
@@ -566,18 +563,10 @@ class _Hazards:
         return wait
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
-        if buffer in self.reused:
-            owner, begin = self.reused[buffer]
-            return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
-        if buffer.place == "arena" and buffer not in self.offsets:
+        arena = buffer.place == "arena" and buffer not in self.places.reused
+        if arena and buffer not in self.places.offsets:
             return buffer, 0, 1  # of each worker
-        if buffer.place == "arena":
-            begin = self.offsets[buffer]
-            return "arena", begin, begin + max(largest(buffer.bytes), 1)
-        if buffer.place == "weight":
-            return buffer.weight, 0, 1
-        buffer = buffer.replaces or buffer  # it may have the same memory
-        return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
+        return self.places.span(buffer)
 
 
 def is_cheap(facts: KernelFacts) -> bool:

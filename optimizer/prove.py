@@ -19,19 +19,23 @@ import numpy as np
 
 from ..hlo.errors import CompilerBug
 from ..specs.generated import plan_pb2
+from .certify import ReusedPlace
 
 BIT = 1
 
 
-def prove(plan: plan_pb2.Plan, results: Mapping[int, int]) -> None:
+def prove(
+    plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace] = ()
+) -> None:
     """Raise CompilerBug unless the waits of a plan with task ranges are right; nothing is asked of
     plans without.
 
     results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
+    inside: the values that live in outputs.
     """
     if not plan.ranges and not plan.worker_bytes:
         return
-    program = _Program(plan, results)
+    program = _Program(plan, results, inside)
     _check_own(program)
     known = _Knowledge(program).run()
     _check_order(program, known)
@@ -48,8 +52,13 @@ class _Program:
     """The plan as this file looks at it. home: the range of each step, -1: none. after: where
     control goes on. waits: (step, threshold) of each step. accesses: what others may touch too."""
 
-    def __init__(self, plan: plan_pb2.Plan, results: Mapping[int, int]) -> None:
+    def __init__(
+        self, plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace]
+    ) -> None:
         self.plan, self.results = plan, results
+        self.inside: dict[tuple[int, int], list[ReusedPlace]] = {}
+        for place in inside:
+            self.inside.setdefault((place.owner, place.offset), []).append(place)
         self.count = len(plan.steps)
         self.home = [-1] * self.count
         owner: dict[int, int] = {}
@@ -96,10 +105,12 @@ class _Program:
         for target in found:
             if target > self.count:
                 raise CompilerBug(f"step {number} goes on behind the last step")
-            inside = target < self.count and self.home[target] >= 0
-            if inside and target != self.first[self.home[target]]:
-                if target != number + 1 or self.home[number] != self.home[target]:
-                    raise CompilerBug(f"step {number} leads into the middle of a task range")
+            if target == self.count:
+                continue
+            inside = self.home[target] >= 0
+            on = target == number + 1 and self.home[number] == self.home[target]
+            if inside and not on and target != self.first[self.home[target]]:
+                raise CompilerBug(f"step {number} leads into the middle of a task range")
         return found
 
     def _waits(self, number: int, owner: Mapping[int, int]) -> list[tuple[int, int]]:
@@ -107,7 +118,9 @@ class _Program:
         for wait in getattr(self.action(number), "waits", ()):
             step = owner.get(wait.counter + 1)
             if step is None or wait.threshold > 1:
-                raise CompilerBug(f"step {number} waits for what counter {wait.counter} never counts")
+                raise CompilerBug(
+                    f"step {number} waits for what counter {wait.counter} never counts"
+                )
             same = self.home[number] >= 0 and self.home[number] == self.home[step]
             if same and wait.threshold and step >= number:
                 raise CompilerBug(f"step {number} waits for step {step}, which comes after it")
@@ -129,9 +142,9 @@ class _Program:
             found = [(action.index, False)]
         else:
             found = [(action.operand, False), (action.result, True)]
-        return [self._access(argument, write) for argument, write in found]
+        return [self._access(number, argument, write) for argument, write in found]
 
-    def _access(self, argument: Any, write: bool) -> _Access:
+    def _access(self, number: int, argument: Any, write: bool) -> _Access:
         buffer = self.plan.buffers[argument.buffer]
         begin = buffer.offset + argument.offset
         memory: object = buffer.place
@@ -143,15 +156,17 @@ class _Program:
                 memory = "argument", buffer.replaces
         elif buffer.place == plan_pb2.WEIGHT:
             memory = "weight", buffer.weight
-        # A value within an output ends before it does; to take its owner's end is never too little.
-        end = buffer.offset + max(buffer.bytes, 1)
-        return _Access(memory, begin, max(end, begin + 1), write)
+        here = self.inside.get((argument.buffer, argument.offset), ())
+        sizes = [place.bytes for place in here if place.first <= number <= place.last]
+        if argument.offset and not sizes:
+            raise CompilerBug(f"step {number} points at a byte where nothing lives")
+        size = sizes[0] if sizes else buffer.bytes
+        return _Access(memory, begin, begin + max(size, 1), write)
 
 
 def _check_own(program: _Program) -> None:
     """Memory of workers is written by steps that each of them runs, and these read nothing that
     others write."""
-    plan = program.plan
     written = {
         access.memory
         for accesses in program.accesses

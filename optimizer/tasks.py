@@ -53,9 +53,12 @@ class Waits(NamedTuple):
     barriers: set[int]
 
 
-def waits_of(steps: Sequence[TaskStep], most: int = MOST_WAITS) -> Waits:
-    """The ranges and waits of steps; no step has more than `most` waits."""
-    barriers: set[int] = set()
+def waits_of(
+    steps: Sequence[TaskStep], entries: Iterable[int] = (), most: int = MOST_WAITS
+) -> Waits:
+    """The ranges and waits of steps; no step has more than `most` waits, and `entries` wait for
+    all."""
+    barriers = {*entries}
     touched = _cells(steps)
     while True:
         ranges = task_ranges(steps, barriers)
@@ -69,7 +72,9 @@ def waits_of(steps: Sequence[TaskStep], most: int = MOST_WAITS) -> Waits:
 
 def task_ranges(steps: Sequence[TaskStep], barriers: Iterable[int]) -> list[tuple[int, int]]:
     """Runs in a row: a barrier, or where control may come from elsewhere, begins another one."""
-    cuts = {target for number, step in enumerate(steps) for target in step.next if target != number + 1}
+    cuts = {
+        target for number, step in enumerate(steps) for target in step.next if target != number + 1
+    }
     cuts.update(barriers)
     found: list[tuple[int, int]] = []
     begin = 0

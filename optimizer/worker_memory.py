@@ -38,7 +38,9 @@ def worker_memory(schedule: Schedule, cheap: Callable[[int], bool]) -> WorkerMem
             if own.isdisjoint(writes):
                 continue
             reads = _reads(step)
-            alone = all(b in own or (b.place in ("weight", "input") and b not in written) for b in reads)
+            alone = all(
+                b in own or (b.place in ("weight", "input") and b not in written) for b in reads
+            )
             if not (alone and own.issuperset(writes) and cheap(number)):
                 own.difference_update(writes)
                 changed = True

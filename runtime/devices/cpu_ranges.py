@@ -112,4 +112,3 @@ class RangeRecords:
 
     def __bool__(self) -> bool:
         return bool(self.count or self._plan.worker_bytes)
-
