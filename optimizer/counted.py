@@ -2,9 +2,9 @@
 barriers in the order that needs least memory.
 
 Counters are taken where a loop has scalars that every worker can compute for itself, and where the
-time in which workers are done is predicted to be shorter by `GAIN`. The order that is taken is the
-first of several, of less and less freedom, that gains as much over the given one and whose arena is
-larger than its bound by `overlap` at most.
+time in which workers are done is predicted to be shorter by `GAIN`. Of several orders the one is taken that is predicted to be fastest, if it gains as
+much over the given one, and its arena is larger than its bound by the part `overlap` at most, or
+by what the cores' own caches hardly notice.
 """
 
 from __future__ import annotations
@@ -25,23 +25,29 @@ from .coschedule import (
     reordered,
     stretches,
 )
-from .machine import Sync
-from .memory import Interval, Placement, place
-from .output_reuse import Reused, lives
+from .machine import Machine, Sync
+from .memory import Interval, Placement, bounded, place
+from .output_reuse import Reused, lives, reuse_outputs
 from .schedule import BranchStep, Buffer, CopyStep, JumpStep, RunStep, Schedule, SwitchStep
 from .tasks import TaskStep, Touch, waits_of
 from .worker_memory import WorkerMemory, worker_memory
 
-REACHES = (1 << 30, 24, 8)  # how many steps a step may be ahead of where it stood
+# How many steps a step may be ahead of where it stood, and for how many steps more than a value
+# lives its memory is kept, so that steps which come next need not wait for its last readers.
+FREEDOMS = ((8, 0), (8, 1), (1 << 30, 0), (1 << 30, 1), (1 << 30, 2), (1 << 30, 4), (1 << 30, 8))
+_UNNOTICED = 0.25  # of the cache of a core: more memory that costs no time
+MANY = 400  # steps, from which on fewer of them are tried
 
 
 @dataclass
 class Places:
     """Where a schedule's buffers lie, but for those that each worker has. lives: of those of the
-    arena, and of those within outputs; offsets: of those in the arena."""
+    arena, and of those within outputs; kept: for how many steps more their memory is; offsets: of
+    those in the arena."""
 
     lives: Mapping[Buffer, tuple[int, int]]
     reused: Mapping[Buffer, Reused]
+    kept: int = 0
     offsets: Mapping[Buffer, int] = field(default_factory=dict)
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
@@ -58,20 +64,29 @@ class Places:
         return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
 
 
-def places(schedule: Schedule, own: Mapping[Buffer, int]) -> Places:
-    """The places of a schedule's buffers without offsets, and without what is each worker's own."""
+def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> Places:
+    """The places of a schedule's buffers without offsets, and without what is each worker's own.
+
+    kept: for how many steps more than it lives the memory of a buffer is kept.
+    """
     ranges, reused = lives(schedule)
-    kept = {buffer: life for buffer, life in ranges.items() if buffer not in own}
-    return Places(kept, {b: where for b, where in reused.items() if b not in own})
+    if kept:
+        last = len(schedule.steps) - 1
+        longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
+        reused = reuse_outputs(schedule, longer)
+    live = {buffer: life for buffer, life in ranges.items() if buffer not in own}
+    return Places(live, {b: where for b, where in reused.items() if b not in own}, kept)
 
 
 def in_arena(found: Places, nodes: int) -> Placement:
-    """Gives arena buffers their offsets; nodes: states that searches may go through."""
+    """Gives arena buffers their offsets; nodes: states that searches may go through. What is proven
+    is of the lives, not of what is kept longer."""
     buffers = [buffer for buffer in found.lives if buffer not in found.reused]
     intervals = [Interval(largest(b.bytes), *found.lives[b]) for b in buffers]
-    placement = place(intervals, nodes=nodes)
+    longer = [Interval(size, first, last + found.kept) for size, first, last in intervals]
+    placement = place(longer, nodes=nodes)
     found.offsets = dict(zip(buffers, placement.offsets, strict=True))
-    return placement
+    return bounded(placement, intervals) if found.kept else placement
 
 
 def task_steps(schedule: Schedule, found: Places, own: WorkerMemory) -> list[TaskStep]:
@@ -109,6 +124,7 @@ class Counted(NamedTuple):
     schedule: Schedule
     order: Sequence[int]
     own: WorkerMemory
+    kept: int
     beside: Mapping[int, int]
 
 
@@ -116,7 +132,7 @@ def counted(
     schedule: Schedule,
     times: Mapping[int, StepTime],
     cheap: Callable[[int], bool],
-    sync: Sync,
+    machine: Machine,
     overlap: float,
 ) -> Counted | None:
     """How counters serve the schedule best; None where barriers do.
@@ -124,27 +140,28 @@ def counted(
     times: of the steps that run kernels. cheap: as of `worker_memory`. overlap: the part by which
     the arena may be larger than its bound.
     """
+    sync = machine.sync
     own = worker_memory(schedule, cheap)
     given = _tried(schedule, own, times, sync, [*range(len(schedule.steps))])
     met = barrier_time(barriers(given.steps), times, WORKERS, sync)
-    limit = (1 + overlap) * given.placement.bound_bytes
     if not own.steps and _least(schedule, times) > (1 - GAIN) * met:
         return None
+    bound = given.placement.bound_bytes
+    room = max(overlap * bound, machine.levels[1].capacity * _UNNOTICED) if overlap else 0
     best = given
-    for reach in REACHES:
+    for reach, kept in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
         order = listed(schedule, times, own.steps, reach)
         own_steps = frozenset(n for n, old in enumerate(order) if old in own.steps)
         moved = {number: times[old] for number, old in enumerate(order) if old in times}
-        trial = _tried(
-            reordered(schedule, order), own._replace(steps=own_steps), moved, sync, order
-        )
-        fits = trial.placement.arena_bytes <= limit
-        if fits and (trial.time <= (1 - GAIN) * given.time or _fewer(trial, given)):
+        new = reordered(schedule, order), own._replace(steps=own_steps)
+        trial = _tried(*new, moved, sync, order, kept if overlap else 0)
+        if trial.placement.arena_bytes > bound + room:
+            continue
+        if trial.time < (1 - GAIN) * best.time or _fewer(trial, best):
             best = trial
-            break
     if best.time > (1 - GAIN) * met and not own.steps:
         return None
-    return Counted(best.schedule, best.order, best.own, best.beside)
+    return Counted(best.schedule, best.order, best.own, best.kept, best.beside)
 
 
 class _Trial(NamedTuple):
@@ -157,6 +174,7 @@ class _Trial(NamedTuple):
     placement: Placement
     waits: int
     time: float
+    kept: int
     beside: Mapping[int, int]
 
 
@@ -166,14 +184,15 @@ def _tried(
     times: Mapping[int, StepTime],
     sync: Sync,
     order: Sequence[int],
+    kept: int = 0,
 ) -> _Trial:
-    found = places(schedule, own.offsets)
+    found = places(schedule, own.offsets, kept)
     placement = in_arena(found, 0)
     steps = task_steps(schedule, found, own)
     waits = waits_of(steps, entries(schedule, own))
     time, beside = makespan(waits, times, WORKERS, sync)
     count = len(waits.ranges) + sum(map(len, waits.waits.values()))
-    return _Trial(schedule, order, own, steps, placement, count, time, beside)
+    return _Trial(schedule, order, own, steps, placement, count, time, kept, beside)
 
 
 def _fewer(trial: _Trial, given: _Trial) -> bool:

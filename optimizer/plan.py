@@ -27,10 +27,10 @@ from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
 from .coschedule import StepTime
 from .cost.model import step_seconds
-from .counted import Places, counted, entries, places, task_steps
+from .counted import Places, counted, entries, in_arena, places, task_steps
 from .library import BETWEEN, able
 from .machine import Machine
-from .memory import ALIGNMENT, Interval, Placement, place
+from .memory import ALIGNMENT, SEARCH_NODES, Placement
 from .output_reuse import Reused
 from .prove import prove
 from .regions import shared_parts
@@ -115,12 +115,12 @@ class Planner:
         # What calls decide of places and tiles, and what processes do together, needs barriers.
         fixed = schedule.decisions is None and not schedule.processes
         self.machine, self.overlap = machine if fixed else None, overlap
-        self.own = WorkerMemory({}, 0, frozenset())
+        self.own, self.kept = WorkerMemory({}, 0, frozenset()), 0
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
         self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
-        self.offsets: dict[Buffer, int] = {}
+        self.offsets: Mapping[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
         self.reused: Mapping[Buffer, Reused] = {}
         self.places = Places({}, {})
@@ -252,10 +252,10 @@ class Planner:
             divided = facts.parallel and step_pays(facts.flops, facts.bytes)
             seconds = step_seconds(machine, facts.flops, facts.bytes)
             times[number] = StepTime(seconds, max(int(facts.tiles), 1) if divided else 1)
-        found = counted(self.schedule, times, cheap.__contains__, machine.sync, self.overlap)
+        found = counted(self.schedule, times, cheap.__contains__, machine, self.overlap)
         if found is None:
             return runs, None
-        self.schedule, self.own = found.schedule, found.own
+        self.schedule, self.own, self.kept = found.schedule, found.own, found.kept
         moved = {number: runs[old] for number, old in enumerate(found.order) if old in runs}
         return moved, found.beside
 
@@ -305,8 +305,9 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        self.places = places(self.schedule, self.own.offsets)
+        self.places = places(self.schedule, self.own.offsets, self.kept)
         self.ranges, self.reused = dict(self.places.lives), self.places.reused
+        self.places.lives = self.ranges
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -314,10 +315,8 @@ class Planner:
         for number, size in self.staged().items():
             scratch = Buffer("arena", TensorType((size,), UI8))
             self.scratch[number], self.ranges[scratch] = scratch, (number, number)
-        buffers = [buffer for buffer in self.ranges if buffer not in self.reused]
-        placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
-        self.offsets = dict(zip(buffers, placement.offsets, strict=True))
-        self.places.offsets = self.offsets
+        placement = in_arena(self.places, SEARCH_NODES)
+        self.offsets = self.places.offsets
         return placement
 
     def above(self) -> None:
