@@ -1,10 +1,8 @@
-"""The order in which steps are begun where several may run at once: list scheduling by longest path.
+"""Orders in which several steps can run at a time: list scheduling by longest path.
 
 Workers take the first step of a task range that is ready, so the order of steps is their schedule,
-and memory that is used again may order steps that nothing else does. `coscheduled` looks for an
-order in which more steps are ready at a time, and takes it where `makespan`, which knows those
-edges too, is predicted to be shorter, in an arena that is hardly larger. How many workers there are
-is known when a program is loaded; orders are made for `WORKERS`.
+and memory that is used again orders steps that nothing else does. `makespan` knows those edges too.
+How many workers there are is known when a program is loaded; orders are made for `WORKERS`.
 
 Within a stretch of steps that nothing jumps between, a step moves only past steps that touch no
 memory of its own. What every worker runs for itself goes behind what does not need it, since it

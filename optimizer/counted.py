@@ -1,10 +1,10 @@
-"""How the steps of a schedule share the workers of a CPU: by counters, in an order made for it, or by
-barriers in the order that needs least memory.
+"""How the steps of a schedule share the workers of a CPU: by counters, in an order made for that,
+or by barriers in the order that needs least memory.
 
 Counters are taken where a loop has scalars that every worker can compute for itself, and where the
-time in which workers are done is predicted to be shorter by `GAIN`. Of several orders the one is taken that is predicted to be fastest, if it gains as
-much over the given one, and its arena is larger than its bound by the part `overlap` at most, or
-by what the cores' own caches hardly notice.
+time in which workers are done is predicted to be shorter by `GAIN`. Of several orders the one is
+taken that is predicted to be fastest, if it gains as much over the given one, and if its arena is
+larger than its bound by the part `overlap` at most, or by what a core's own cache hardly notices.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..hlo.deciding import largest
+from ..specs.generated import plan_pb2
+from ..workers import step_pays
 from .coschedule import (
     GAIN,
     WORKERS,
@@ -25,6 +27,7 @@ from .coschedule import (
     reordered,
     stretches,
 )
+from .cost.model import step_seconds
 from .machine import Machine, Sync
 from .memory import Interval, Placement, bounded, place
 from .output_reuse import Reused, lives, reuse_outputs
@@ -34,9 +37,10 @@ from .worker_memory import WorkerMemory, worker_memory
 
 # How many steps a step may be ahead of where it stood, and for how many steps more than a value
 # lives its memory is kept, so that steps which come next need not wait for its last readers.
-FREEDOMS = ((8, 0), (8, 1), (1 << 30, 0), (1 << 30, 1), (1 << 30, 2), (1 << 30, 4), (1 << 30, 8))
-_UNNOTICED = 0.25  # of the cache of a core: more memory that costs no time
+_ANY = 1 << 30
+FREEDOMS = ((8, 0), (8, 1), (_ANY, 0), (_ANY, 1), (_ANY, 2), (_ANY, 4), (_ANY, 8))
 MANY = 400  # steps, from which on fewer of them are tried
+_UNNOTICED = 0.25  # of the cache of a core: so much more memory costs no time
 
 
 @dataclass
@@ -115,6 +119,40 @@ def task_steps(schedule: Schedule, found: Places, own: WorkerMemory) -> list[Tas
         spans = [Touch(*found.span(b), write) for b, write in touches if b not in own.offsets]
         steps.append(TaskStep(kind, spans, following))
     return steps
+
+
+def step_time(machine: Machine, flops: float, moved: float, tiles: int) -> StepTime:
+    """How long a step takes; tiles: how many of them workers may take."""
+    divided = max(tiles, 1) if step_pays(flops, moved) else 1
+    return StepTime(step_seconds(machine, flops, moved), divided)
+
+
+def count_runs(
+    plan: plan_pb2.Plan,
+    schedule: Schedule,
+    found: Places,
+    own: WorkerMemory,
+    beside: Mapping[int, int],
+) -> None:
+    """Puts the runs of a plan into task ranges, with counters and waits in place of barriers."""
+    waits = waits_of(task_steps(schedule, found, own), entries(schedule, own))
+    counters: dict[int, int] = {}
+    for first, count in waits.ranges:
+        plan.ranges.add(first=first, steps=count)
+        for number in range(first, first + count):
+            counters[number] = len(counters)
+            run = plan.steps[number].run
+            run.signal, run.beside = len(counters), beside.get(number, 0)
+    for number, step in enumerate(plan.steps):
+        action = step.WhichOneof("action")
+        if action is None or action == "jump":
+            continue
+        message = getattr(step, action)
+        message.wait = number in waits.barriers
+        message.each = number in own.steps
+        for wait in waits.waits.get(number, ()):
+            message.waits.add(counter=counters[wait.step], threshold=wait.threshold)
+    plan.worker_bytes = own.bytes
 
 
 class Counted(NamedTuple):
@@ -201,7 +239,7 @@ def _fewer(trial: _Trial, given: _Trial) -> bool:
 
 
 def entries(schedule: Schedule, own: WorkerMemory) -> set[int]:
-    """Steps of each worker before loops: where all wait there, no turn waits for what is before."""
+    """Steps of each worker before loops: all wait there, so no turn waits for what is before."""
     begins = {
         schedule.labels[s.target] for s in schedule.steps if isinstance(s, JumpStep) and s.back
     }

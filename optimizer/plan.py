@@ -25,9 +25,7 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
-from .coschedule import StepTime
-from .cost.model import step_seconds
-from .counted import Places, counted, entries, in_arena, places, task_steps
+from .counted import Places, count_runs, counted, in_arena, places, step_time
 from .library import BETWEEN, able
 from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
@@ -44,7 +42,6 @@ from .schedule import (
     Step,
     SwitchStep,
 )
-from .tasks import waits_of
 from .windows import updated
 from .worker_memory import WorkerMemory
 
@@ -153,7 +150,8 @@ class Planner:
         placement = self.place(runs)
         self.steps(runs)
         if beside is not None:
-            self.count(beside)
+            count_runs(self.plan, self.schedule, self.places, self.own, beside)
+            self.require(WITH_RANGES)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
@@ -246,12 +244,12 @@ class Planner:
         """Takes the order in which steps share workers best: the kernels of its steps, and how many
         others may run beside each; None where workers should rather meet."""
         cheap = {number for number, entry in runs.items() if is_cheap(entry.facts)}
-        times: dict[int, StepTime] = {}
-        for number, entry in runs.items():
-            facts = entry.facts
-            divided = facts.parallel and step_pays(facts.flops, facts.bytes)
-            seconds = step_seconds(machine, facts.flops, facts.bytes)
-            times[number] = StepTime(seconds, max(int(facts.tiles), 1) if divided else 1)
+        times = {
+            number: step_time(
+                machine, facts.flops, facts.bytes, at_hint(facts.tiles) if facts.parallel else 1
+            )
+            for number, facts in ((number, entry.facts) for number, entry in runs.items())
+        }
         found = counted(self.schedule, times, cheap.__contains__, machine, self.overlap)
         if found is None:
             return runs, None
@@ -444,29 +442,6 @@ class Planner:
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
         run.wait = hazards.step(reads, [*writes, *scratch])
-
-    def count(self, beside: Mapping[int, int]) -> None:
-        """Puts runs into task ranges, with counters and waits in place of barriers."""
-        steps = task_steps(self.schedule, self.places, self.own)
-        waits = waits_of(steps, entries(self.schedule, self.own))
-        counters: dict[int, int] = {}
-        for first, count in waits.ranges:
-            self.plan.ranges.add(first=first, steps=count)
-            for number in range(first, first + count):
-                counters[number] = len(counters)
-                run = self.plan.steps[number].run
-                run.signal, run.beside = len(counters), beside.get(number, 0)
-        for number, step in enumerate(self.plan.steps):
-            action = step.WhichOneof("action")
-            if action is None or action == "jump":
-                continue
-            message = getattr(step, action)
-            message.wait = number in waits.barriers
-            message.each = number in self.own.steps
-            for wait in waits.waits.get(number, ()):
-                message.waits.add(counter=counters[wait.step], threshold=wait.threshold)
-        self.plan.worker_bytes = self.own.bytes
-        self.require(WITH_RANGES)
 
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:

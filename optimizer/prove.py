@@ -1,11 +1,12 @@
 """Proves of a plan with task ranges that its waits order what has to be ordered.
 
-Shares no code with tasks.py, which finds the waits, nor with what places buffers. Along all ways that
-control can take it follows what a worker knows to be complete: of each step that was walked last,
-which steps were complete when it began. Then every two steps that touch the same bytes, one of them
-writing, have to be in order wherever one can come after the other: so values are there when they
-are read, and memory is used again when nobody needs what it held. Waits name runs that stand before
-in the order of the walk, so that no two wait for each other, and every counter is one step's.
+Shares no code with tasks.py, which finds the waits, nor with what places buffers. Along all ways
+that control can take it follows what a worker knows to be complete: of each step that was walked
+last, which steps were complete when it began. Then every two steps that touch the same bytes, one
+of them writing, have to be in order wherever one can come after the other: so values are there
+when they are read, and memory is used again when nobody needs what it held. Waits name runs that
+stand before in the order of the walk, so that no two wait for each other, and every counter is one
+step's.
 
 Whatever is wrong is a CompilerBug that names the steps.
 """
@@ -21,7 +22,7 @@ from ..hlo.errors import CompilerBug
 from ..specs.generated import plan_pb2
 from .certify import ReusedPlace
 
-BIT = 1
+BIT = 1  # of step number 0
 
 
 def prove(
@@ -118,9 +119,7 @@ class _Program:
         for wait in getattr(self.action(number), "waits", ()):
             step = owner.get(wait.counter + 1)
             if step is None or wait.threshold > 1:
-                raise CompilerBug(
-                    f"step {number} waits for what counter {wait.counter} never counts"
-                )
+                raise CompilerBug(f"step {number} waits for what no counter counts")
             same = self.home[number] >= 0 and self.home[number] == self.home[step]
             if same and wait.threshold and step >= number:
                 raise CompilerBug(f"step {number} waits for step {step}, which comes after it")

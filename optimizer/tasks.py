@@ -1,10 +1,10 @@
 """Which steps a step waits for: the places COUNTER and BARRIER of a plan's edges.
 
-A step is a range of tasks, its tiles. `waits_of` takes steps as plain data, what memory each touches
-and where control may go from it, and finds *task ranges*, runs in a row that nothing jumps between,
-and for each run the runs that have to be complete before it begins: one that writes what it reads
-(the edge of a value), or one that touches memory that it writes (the edge of a place that is used
-again). Each run has a counter of its complete runs; since every turn of a loop is counted, the edge
+A step is a range of tasks, its tiles. `waits_of` takes steps as plain data, what memory each
+touches and where control may go from it, and finds *task ranges*, runs in a row that nothing jumps
+between, and for each run the runs that have to be complete before it begins: one that writes what
+it reads (the edge of a value), or one that touches memory that it writes (the edge of a place that
+is used again). Each run has a counter of its complete runs; since every turn of a loop is counted, the edge
 to the turn before is a wait for one run fewer. What follows from other waits is left out, and where
 more would be left than meeting costs, the step waits for all before it instead: a barrier.
 """
@@ -72,10 +72,7 @@ def waits_of(
 
 def task_ranges(steps: Sequence[TaskStep], barriers: Iterable[int]) -> list[tuple[int, int]]:
     """Runs in a row: a barrier, or where control may come from elsewhere, begins another one."""
-    cuts = {
-        target for number, step in enumerate(steps) for target in step.next if target != number + 1
-    }
-    cuts.update(barriers)
+    cuts = {*barriers, *_joins(steps)}
     found: list[tuple[int, int]] = []
     begin = 0
     for number in range(len(steps) + 1):
@@ -86,6 +83,11 @@ def task_ranges(steps: Sequence[TaskStep], barriers: Iterable[int]) -> list[tupl
         if not runs:
             begin = number + 1
     return found
+
+
+def _joins(steps: Sequence[TaskStep]) -> set[int]:
+    """Where control may come from elsewhere than the step before."""
+    return {t for number, step in enumerate(steps) for t in step.next if t != number + 1}
 
 
 Cells = list[tuple[int, bool]]
@@ -127,9 +129,7 @@ class _Flow:
 
     def run(self) -> list[int]:
         """The runs that each step needs, as bits."""
-        joins = {0}
-        for number, step in enumerate(self.steps):
-            joins.update(target for target in step.next if target != number + 1)
+        joins = {0, *_joins(self.steps)}
         changed = {0}
         while changed:
             start = min(changed)

@@ -1,8 +1,8 @@
 """Buffers that each worker has of its own: the scalars of a loop, which every worker computes for
 itself, so that nobody waits for a counter, a condition or where a slice begins.
 
-A buffer is one of these if it is small, a loop touches it, and all steps that write it are cheap and
-read nothing but such buffers and what nothing writes.
+A buffer is one of these if it is small, a loop touches it, and all steps that write it are cheap
+and read nothing but such buffers and what nothing writes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from .schedule import BranchStep, Buffer, CopyStep, JumpStep, RunStep, Schedule,
 
 MOST_BYTES = 64  # of a buffer
 _ALIGNMENT = 8
+_GIVEN = ("weight", "input")
 
 
 class WorkerMemory(NamedTuple):
@@ -38,9 +39,7 @@ def worker_memory(schedule: Schedule, cheap: Callable[[int], bool]) -> WorkerMem
             if own.isdisjoint(writes):
                 continue
             reads = _reads(step)
-            alone = all(
-                b in own or (b.place in ("weight", "input") and b not in written) for b in reads
-            )
+            alone = all(b in own or (b.place in _GIVEN and b not in written) for b in reads)
             if not (alone and own.issuperset(writes) and cheap(number)):
                 own.difference_update(writes)
                 changed = True

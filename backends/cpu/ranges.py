@@ -1,4 +1,4 @@
-"""How a worker takes part in a task range: steps that are begun in any order that their waits allow.
+"""How a worker takes part in a task range: steps that are begun in any order that waits allow.
 
 A turn is one time that control comes to a range; every worker counts turns for itself, so no
 counter is ever reset. A step's counter counts its complete runs in its upper half, and the tiles
@@ -26,7 +26,6 @@ from collections.abc import Callable
 from .. import llvm
 from . import words
 
-LINE = 64
 STEP_BYTES = 64
 COUNTER, RANGE, ARGUMENTS, MASK, WAITS, FIRST_WAIT = range(6)  # words of a record
 MOST_ARGUMENTS = 63  # of a step that has some in the worker's own memory: bits of a mask
@@ -193,7 +192,7 @@ class RangeWalk:
         counter = f.pointer(self.counters, words.word(f, record, COUNTER), "i8")
         alone = f.compare("eq", words.word(f, step, 5), 0)
         tiles = self.tiles(step)
-        piece = self.claim(words.field(f, counter, LINE), turn, tiles, alone)
+        piece = self.claim(words.field(f, counter, words.LINE), turn, tiles, alone)
         work, empty = f.label(), f.label()
         f.branch(f.compare("slt", piece, 0), empty, work)
         f.start_block(work)

@@ -1,4 +1,4 @@
-"""The task ranges of a plan on the CPU: records of steps, and what a context needs beside its arena.
+"""The task ranges of a plan on the CPU: records of steps, and what a context needs for them.
 
 Records are as backends/cpu/ranges.py documents them.
 """
@@ -77,8 +77,8 @@ class RangeRecords:
     def add(
         self, number: int, waits: Iterable[plan_pb2.Wait], own: Iterable[int], arguments: int
     ) -> int:
-        """The offset of the record of step `number`, which waits; `own` are those of its `arguments`
-        that lie in its worker's memory. 0 where none is needed."""
+        """The offset of the record of step `number`, which waits; `own` are those of its
+        `arguments` that lie in its worker's memory. 0 where none is needed."""
         mask = sum(1 << argument for argument in own)
         waits = [*waits]
         counter = self._plan.steps[number].run.signal
