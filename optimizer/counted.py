@@ -44,7 +44,7 @@ _UNNOTICED = 0.25  # of the cache of a core: so much more memory costs no time
 
 
 @dataclass
-class Places:
+class BufferPlaces:
     """Where a schedule's buffers lie, but for those that each worker has. lives: of those of the
     arena, and of those within outputs; kept: for how many steps more their memory is; offsets: of
     those in the arena."""
@@ -68,7 +68,7 @@ class Places:
         return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
 
 
-def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> Places:
+def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> BufferPlaces:
     """The places of a schedule's buffers without offsets, and without what is each worker's own.
 
     kept: for how many steps more than it lives the memory of a buffer is kept.
@@ -79,10 +79,10 @@ def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> Plac
         longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
         reused = reuse_outputs(schedule, longer)
     live = {buffer: life for buffer, life in ranges.items() if buffer not in own}
-    return Places(live, {b: where for b, where in reused.items() if b not in own}, kept)
+    return BufferPlaces(live, {b: where for b, where in reused.items() if b not in own}, kept)
 
 
-def in_arena(found: Places, nodes: int) -> Placement:
+def in_arena(found: BufferPlaces, nodes: int) -> Placement:
     """Gives arena buffers their offsets; nodes: states that searches may go through. What is proven
     is of the lives, not of what is kept longer."""
     buffers = [buffer for buffer in found.lives if buffer not in found.reused]
@@ -93,7 +93,7 @@ def in_arena(found: Places, nodes: int) -> Placement:
     return bounded(placement, intervals) if found.kept else placement
 
 
-def task_steps(schedule: Schedule, found: Places, own: WorkerMemory) -> list[TaskStep]:
+def task_steps(schedule: Schedule, found: BufferPlaces, own: WorkerMemory) -> list[TaskStep]:
     """The steps as plain data."""
     labels = schedule.labels
     steps: list[TaskStep] = []
@@ -130,7 +130,7 @@ def step_time(machine: Machine, flops: float, moved: float, tiles: int) -> StepT
 def count_runs(
     plan: plan_pb2.Plan,
     schedule: Schedule,
-    found: Places,
+    found: BufferPlaces,
     own: WorkerMemory,
     beside: Mapping[int, int],
 ) -> None:

@@ -25,7 +25,7 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
-from .counted import Places, count_runs, counted, in_arena, places, step_time
+from .counted import BufferPlaces, count_runs, counted, in_arena, places, step_time
 from .library import BETWEEN, able
 from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
@@ -120,7 +120,7 @@ class Planner:
         self.offsets: Mapping[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
         self.reused: Mapping[Buffer, Reused] = {}
-        self.places = Places({}, {})
+        self.places = BufferPlaces({}, {})
         self.scratch: dict[int, Buffer] = {}  # by step
         self.interfering: dict[
             Buffer, set[Buffer]
@@ -510,7 +510,7 @@ class _Hazards:
     may run any step, so that holds between steps that one worker runs alone as well. `interfering`:
     arena buffers that are not waited for only because they do not overlap."""
 
-    def __init__(self, found: Places) -> None:
+    def __init__(self, found: BufferPlaces) -> None:
         self.places = found
         self.pending: list[_Touched] = []
         self.forced = False

@@ -4,9 +4,9 @@ A step is a range of tasks, its tiles. `waits_of` takes steps as plain data, wha
 touches and where control may go from it, and finds *task ranges*, runs in a row that nothing jumps
 between, and for each run the runs that have to be complete before it begins: one that writes what
 it reads (the edge of a value), or one that touches memory that it writes (the edge of a place that
-is used again). Each run has a counter of its complete runs; since every turn of a loop is counted, the edge
-to the turn before is a wait for one run fewer. What follows from other waits is left out, and where
-more would be left than meeting costs, the step waits for all before it instead: a barrier.
+is used again). Each run has a counter of its complete runs; since every turn of a loop is counted,
+the edge to the turn before is a wait for one run fewer. What follows from other waits is left out,
+and where more would be left than meeting costs, the step waits for all before it: a barrier.
 """
 
 from __future__ import annotations
