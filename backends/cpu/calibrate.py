@@ -355,16 +355,16 @@ def _handover(laboratory: _Laboratory, meet: Any, system: int, number: int, turn
     """Seconds from one executor's word to the other's: the median of some runs, since a core that
     is awake by chance is no wake."""
     runs = [lambda word, me=me: meet(word, system, number, me, turns) for me in (0, 1)]
-    return _together(laboratory, runs) / (2 * turns)
+    return _paired(laboratory, runs) / (2 * turns)
 
 
 def _gathered(laboratory: _Laboratory, functions: dict[str, Any]) -> float:
     """Seconds of a barrier of two executors."""
     turns, gather = 2000, functions["gather"]
-    return _together(laboratory, [lambda word: gather(word, 0, 0, 2, turns)] * 2) / turns
+    return _paired(laboratory, [lambda word: gather(word, 0, 0, 2, turns)] * 2) / turns
 
 
-def _together(laboratory: _Laboratory, runs: Sequence[Callable[[int], Any]]) -> float:
+def _paired(laboratory: _Laboratory, runs: Sequence[Callable[[int], Any]]) -> float:
     """The median of seconds in which two executors run together, given the address of a word."""
     word = _memory(4096)
     taken = []
