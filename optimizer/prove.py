@@ -287,6 +287,7 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
             writes.append(access.write)
     who, where, low, high, wrote = map(np.array, (owners, numbers, begins, ends, writes))
     earlier = _earlier(program)
+    ways: dict[int, set[int]] = {}
     for number, accesses in enumerate(program.accesses):
         conflicts: set[int] = set()
         for access in accesses:
@@ -296,11 +297,73 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
             beside &= (access.begin < high) & (wrote | access.write)
             conflicts.update(who[beside].tolist())
         for other in conflicts:
-            if earlier[number] >> other & 1 and not known[number] >> other & 1:
+            if not earlier[number] >> other & 1 or known[number] >> other & 1:
+                continue
+            if other not in ways:
+                ways[other] = _known_on_all_ways(program, other)
+            if number not in ways[other]:
                 raise CompilerBug(
                     f"step {number} may begin before step {other} is complete, and both touch the "
                     "same memory"
                 )
+
+
+def _known_on_all_ways(program: _Program, target: int) -> set[int]:
+    """The steps that begin when all runs so far of `target` are complete, found way by way: a state
+    is a set of steps of which each, once it is complete, began after them. Where ways meet, all of
+    their sets are kept; `_Knowledge` loses there that it may be another step on each way."""
+    always = BIT << program.count  # every worker has seen it
+    valid = [
+        sum(BIT << q for q in {q for q, t in waits if t or _comes_after(program, q, number)})
+        for number, waits in enumerate(program.waits)
+    ]
+    states: dict[int, set[int]] = {0: {always}}
+    changed = [0]
+    unknown: set[int] = set()
+    while changed:
+        number = changed.pop()
+        after: set[int] = set()
+        meets = program.meets(number)
+        action = program.action(number)
+        branches = program.kind(number) in ("branch_if_false", "switch") and not action.each
+        for seen in states[number]:
+            known = meets or seen & (always | valid[number])
+            if not known:
+                unknown.add(number)
+            if meets or (branches and (known or not program.waits[number])):
+                seen |= always
+            if number == target:
+                seen = BIT << number
+            elif known and program.home[number] >= 0:
+                seen |= BIT << number
+            after.add(seen)
+        for following in program.after[number]:
+            if following < program.count:
+                before = states.setdefault(following, set())
+                kept = _least(before | after)
+                if kept != before:
+                    states[following] = kept
+                    changed.append(following)
+    return set(states) - unknown
+
+
+def _comes_after(program: _Program, step: int, number: int) -> bool:
+    """Whether a step stands in the range of another one, and not before it."""
+    return program.home[step] == program.home[number] >= 0 and step >= number
+
+
+_MOST_WAYS = 64
+
+
+def _least(sets: set[int]) -> set[int]:
+    """Those of some sets, as bits, that hold none of the others; what all have if they are many."""
+    kept = {one for one in sets if not any(other & one == other != one for other in sets)}
+    if len(kept) <= _MOST_WAYS:
+        return kept
+    common = -1
+    for one in kept:
+        common &= one
+    return {common}
 
 
 def _earlier(program: _Program) -> list[int]:
