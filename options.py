@@ -46,7 +46,8 @@ class Options:
         arguments, results of their own, constants, arena and scratch. Values are computed again
         where that spares enough; MemoryLimitError where it does not. None: no limit.
     overlap_memory: the part by which the arena may be larger than it has to be, so that steps which
-        need nothing of each other run at a time; nothing where `max_memory` is set.
+        need nothing of each other run at a time, or a quarter of a core's own cache, if that is
+        more; 0: not at all, and so where `max_memory` is set.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a

@@ -13,8 +13,8 @@ from girih.specs.generated import plan_pb2
 
 from .task_plans import UNIT, is_safe, random_plan
 
-SEEDS = range(300)
-MUTANTS = 4  # of each kind and plan
+SEEDS = range(150)
+MUTANTS = 3  # of each kind and plan
 
 
 def _waiting(plan: plan_pb2.Plan) -> list[plan_pb2.Run]:
@@ -74,7 +74,7 @@ def test_no_unsafe_mutant_is_accepted(
             accepted += 1
             assert safe, f"plan {seed}, mutant {number}"
     assert unsafe > len(SEEDS) / 4  # the mutations do harm
-    assert accepted > 10  # and those that do none are not all refused
+    assert accepted > 5  # and those that do none are not all refused
 
 
 def test_every_plan_that_was_made_is_right() -> None:
