@@ -114,7 +114,8 @@ def branches(blocks: int = 6, side: int = 14, features: int = 64) -> Made:
 def lstm(steps: int = 100, width: int = 256) -> Made:
     """An LSTM of batch 1 whose inputs were projected before; the loop ends by its counter."""
     import jax
-    from jax import lax, numpy as jnp
+    from jax import lax
+    from jax import numpy as jnp
 
     rng = np.random.default_rng(0)
     given = [
