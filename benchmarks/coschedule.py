@@ -58,7 +58,7 @@ def graph() -> Made:
 
 def unordered() -> Made:
     """As many products as `graph` has, of arguments alone."""
-    return lambda *a: [a[n % 8] @ a[(n // 8 + n) % 8] for n in range(256)], matrices(8, 64)
+    return lambda *a: [a[n % 16] @ a[n // 16] for n in range(256)], matrices(16, 64)
 
 
 def chain() -> Made:
