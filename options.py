@@ -47,7 +47,7 @@ class Options:
         where that spares enough; MemoryLimitError where it does not. None: no limit.
     overlap_memory: the part by which the arena may be larger than it has to be, so that steps which
         need nothing of each other run at a time, or a quarter of a core's own cache, if that is
-        more; 0: not at all, and so where `max_memory` is set.
+        more; 0: not at all. Where `max_memory` is set, the order is the one that needs least.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
@@ -112,9 +112,9 @@ class Options:
         return None if self.max_memory is None else bytes_of(self.max_memory)
 
     @property
-    def overlap(self) -> float:
-        """`overlap_memory` as far as a limit of memory allows it."""
-        return self.overlap_memory if self.max_memory is None else 0.0
+    def overlap(self) -> float | None:
+        """`overlap_memory`; None where a limit of memory leaves nothing to count steps in."""
+        return self.overlap_memory if self.max_memory is None else None
 
     @property
     def hot_sizes(self) -> dict[str, dict[str, int]]:

@@ -31,7 +31,16 @@ from .cost.model import step_seconds
 from .machine import Machine, Sync
 from .memory import Interval, Placement, bounded, place
 from .output_reuse import Reused, lives, reuse_outputs
-from .schedule import BranchStep, Buffer, CopyStep, JumpStep, RunStep, Schedule, SwitchStep
+from .schedule import (
+    BranchStep,
+    Buffer,
+    CopyStep,
+    JumpStep,
+    RunStep,
+    Schedule,
+    SwitchStep,
+    live_ranges,
+)
 from .tasks import TaskStep, Touch, waits_of
 from .worker_memory import WorkerMemory, worker_memory
 
@@ -73,8 +82,10 @@ def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> Buff
 
     kept: for how many steps more than it lives the memory of a buffer is kept.
     """
-    ranges, reused = lives(schedule)
-    if kept:
+    if not kept:
+        ranges, reused = lives(schedule)
+    else:
+        ranges = live_ranges(schedule)
         last = len(schedule.steps) - 1
         longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
         reused = reuse_outputs(schedule, longer)

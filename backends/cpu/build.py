@@ -108,7 +108,7 @@ def build(
     disk: DiskCache | None = None,
     blockings: Mapping[str, Blocking] | None = None,
     begun: Future[CompiledKernel] | None = None,
-    overlap: float = 0.0,
+    overlap: float | None = None,
 ) -> tuple[list[Any], bytes]:
     """A plan (plan_pb2.Plan) of each schedule, with its notes, and the image of all of them;
     UnsupportedError lists every missing kernel.
@@ -117,15 +117,16 @@ def build(
     result is the same without.
     `blockings`: how products are cut, by canonical text; the cost model says it of others.
     `begun`: the executor, if it was begun before. `overlap`: the part by which an arena may be
-    larger so that steps overlap.
+    larger so that steps overlap, which wait for counters; None: all wait for all.
     """
     if compiler_digest() is None:
         disk = None
     walker = begun or begin_executor(target, disk)
     job = _Job(target, disk, blockings or {})
     try:
+        machine = None if overlap is None else machine_of(target)
         planners = [
-            Planner(one, name, job.facts, notes, machine_of(target), overlap)
+            Planner(one, name, job.facts, notes, machine, overlap or 0.0)
             for one, notes in schedules
         ]
         plans = [planner.run() for planner in planners]

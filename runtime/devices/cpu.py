@@ -167,6 +167,7 @@ class CpuVariant:
             blocks: CallMemory = shared.setdefault("blocks", CallMemory())
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
+        self.call_bytes = self.context_bytes  # what is allocated for arena and scratch
         self._weights = dict(weights)
         if not plan.processes:
             self.walker = None
@@ -197,6 +198,8 @@ class CpuVariant:
         steps = StepRows(plan, homes, self.image.address, self.threads)
         self.ranges = steps.ranges
         self._records = np.array(steps.ranges.words, np.int64)
+        if steps.ranges:
+            self.context_bytes += pages(steps.ranges.memory()[2])
         table = np.array(steps.rows, np.int64)
         self._targets = np.array(steps.targets or [0], np.int64)
         switches = steps.switches
@@ -347,7 +350,8 @@ class CpuSized:
 
     @property
     def context_bytes(self) -> int:
-        return pages(self.arena_bytes + self.variant.scratch_bytes * self.threads)
+        counted = self.variant.context_bytes - self.variant.call_bytes
+        return pages(self.arena_bytes + self.variant.scratch_bytes * self.threads) + counted
 
     def run(
         self,

@@ -63,7 +63,7 @@ class CpuContext:
         self.address: int = ctypes.addressof(self.io) - 8 * WORDS
         self._memory: Pages | None = None
         if variant.blocks is None:
-            self._memory = Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE)
+            self._memory = Pages(variant.call_bytes, huge=variant.call_bytes >= _HUGE)
         # What workers of a plan with task ranges count in, and what each has of its own.
         self.counting: Pages | None = None
         if variant.ranges:
