@@ -289,16 +289,15 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
     earlier = _earlier(program)
     ways: dict[int, set[int]] = {}
     for number, accesses in enumerate(program.accesses):
-        conflicts: set[int] = set()
+        conflicts = np.zeros(program.count, bool)
         for access in accesses:
             if access.memory == plan_pb2.WORKER or not owners:
                 continue
             beside = (where == memories.get(access.memory, -1)) & (low < access.end)
             beside &= (access.begin < high) & (wrote | access.write)
-            conflicts.update(who[beside].tolist())
-        for other in conflicts:
-            if not earlier[number] >> other & 1 or known[number] >> other & 1:
-                continue
+            conflicts[who[beside]] = True
+        packed = int.from_bytes(np.packbits(conflicts, bitorder="little").tobytes(), "little")
+        for other in _bits(packed & earlier[number] & ~known[number]):
             if other not in ways:
                 ways[other] = _known_on_all_ways(program, other)
             if number not in ways[other]:
@@ -306,6 +305,13 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
                     f"step {number} may begin before step {other} is complete, and both touch the "
                     "same memory"
                 )
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit
 
 
 def _known_on_all_ways(program: _Program, target: int) -> set[int]:
