@@ -49,7 +49,7 @@ def diamond() -> tuple[plan_pb2.Plan, bytes]:
 
 def loop(trips: int) -> tuple[plan_pb2.Plan, bytes, list[np.ndarray]]:
     """state = 2 x + state, then twice that in another place, so many times less one."""
-    plan, image = build([axpy(), count_down(), axpy("copy", 1.0)])
+    plan, image = build([axpy(), count_down(), axpy("copy", 1.0, chunk=16)])
     x, state, twice = (np.zeros(SIZE, np.float32) for _ in range(3))
     (i_x,) = add_buffers(plan, plan_pb2.INPUT, [x])
     i_state, i_twice = add_buffers(plan, plan_pb2.OUTPUT, [state, twice])
