@@ -3,9 +3,12 @@
 A turn is one time that control comes to a range; every worker counts turns for itself, so no
 counter is ever reset. A step's counter counts its complete runs in its upper half, and the tiles
 that are done of the one under way in its lower half. A step is ready once each counter that it
-waits for has reached the turn of the wait. A worker looks for the first step that is ready and has
-tiles left, from the first one on that has any; where there is none, it waits for tiles to be
-completed and looks again. It leaves a range when no step has tiles left to begin, complete or not.
+waits for has reached the turn of the wait. A worker looks for the first step that is ready and that
+nobody has begun, from the first one on that has tiles left, and stays with it until it has none;
+where there is no such step, it helps with the first one that was begun. So small steps beside each
+other are whole in one worker's cache, and nobody is idle while there are tiles. Where there is
+nothing to help with either, it waits for a step to be complete and looks again. It leaves a range
+when no step has tiles left to begin, complete or not.
 
 Numbers of turns are compared by their 32-bit difference, so they may wrap around.
 
@@ -14,7 +17,7 @@ Numbers of turns are compared by their 32-bit difference, so they may wrap aroun
               slots are offsets in it), number of waits, then of each wait the offset of a counter,
               and 2 * its range + threshold
     counter:  a line with the count, then a line for each part of the step's tiles: turn << 32 |
-              next tile
+              next tile; behind the first part's, the turn in which the step was begun last
     turns:    number of ranges, then turns of each before the call, then after it
     memory:   of each worker: turns of all ranges, then its own buffers
 """
@@ -29,6 +32,7 @@ from . import words
 STEP_BYTES = 64
 COUNTER, RANGE, ARGUMENTS, MASK, WAITS, FIRST_WAIT = range(6)  # words of a record
 MOST_ARGUMENTS = 63  # of a step that has some in the worker's own memory: bits of a mask
+BEGUN = 8  # byte of the first part's line
 _SEEN = 64  # steps behind the first unfinished one that a worker looks at: bits of a word
 
 Value = llvm.Value
@@ -54,19 +58,23 @@ def emit_ready(module: llvm.Module) -> None:
 
 
 def emit_signal(module: llvm.Module) -> None:
-    """signal(counter, done, tiles): counts tiles of a run of so many, and the run with its last."""
+    """signal(counter, done, tiles): counts tiles of a run of so many, and the run with its last;
+    whether that is so."""
     parameters = [("ptr", "counter"), ("i64", "done"), ("i64", "tiles")]
-    f = module.helper("signal", parameters, inline="noinline")
+    f = module.helper("signal", parameters, "i1", inline="noinline")
     counter, done, tiles = f.arguments
     run = f.shl(words.i64(1), 32)
     alone = f.if_else(f.compare("eq", done, tiles))
     with alone.then():
         words.atomic_add(f, counter, run)
+        alone.give(llvm.constant("i1", 1))
     with alone.otherwise():
         before = f.land(words.atomic_add(f, counter, done), 0xFFFFFFFF)
-        with f.if_then(f.compare("eq", f.add(before, done), tiles)):
+        last = f.compare("eq", f.add(before, done), tiles)
+        with f.if_then(last):
             words.atomic_add(f, counter, f.sub(run, tiles))
-    f.ret()
+        alone.give(last)
+    f.ret(*alone.results)
 
 
 def emit_own_arguments(module: llvm.Module) -> None:
@@ -88,9 +96,9 @@ class RangeWalk:
     """Emits a worker's way through a range into a function that walks steps.
 
     records, counters, turns: where these begin, the worker's own turns. claim(lines, turn, tiles,
-    alone): a piece of a step's tiles. work(index, step, begin, end): runs one. complete(tiles):
-    counts what is done in the whole program. await_change(seen): returns once another number of
-    tiles is complete than `seen`, which `completed()` gave.
+    alone): a piece of a step's tiles. work(index, step, begin, end): runs one. complete(steps):
+    counts what is done in the whole program. await_change(seen): returns once another number is
+    complete than `seen`, which `completed()` gave.
     """
 
     def __init__(
@@ -108,8 +116,9 @@ class RangeWalk:
         self.f, self.records, self.counters, self.turns = f, records, counters, turns
         self.claim, self.work, self.complete = claim, work, complete
         self.completed, self.await_change = completed, await_change
-        # First step with tiles left; bits of steps from there on that have none.
-        self.low, self.none = (f.alloca("i64", align=8) for _ in range(2))
+        # First step with tiles left; bits of steps from there on that have none; number of the
+        # first one that is ready and begun, or -1; of the one that this worker takes part in.
+        self.low, self.none, self.begun, self.chosen = (f.alloca("i64", align=8) for _ in range(4))
 
     def record(self, step: Value) -> Value:
         return self.f.pointer(self.records, words.word(self.f, step, 7), "i8")
@@ -126,7 +135,7 @@ class RangeWalk:
         f.store(turn, place)
         f.store(words.i64(0), self.low)
         f.store(words.i64(0), self.none)
-        again, look, rest, done = (f.label() for _ in range(4))
+        again, look, rest, take, wait, done = (f.label() for _ in range(6))
         f.jump(again)
         f.start_block(again)
         seen = self.completed()
@@ -135,22 +144,28 @@ class RangeWalk:
         end = f.min(f.sub(size, low), _SEEN)
         f.branch(f.compare("sgt", end, 0), look, done)
         f.start_block(look)
+        f.store(words.i64(-1), self.begun)
         with f.for_range(0, end) as loop:
             bit = f.shl(words.i64(1), loop.index)
             some = f.compare("eq", f.land(f.load("i64", self.none), bit), 0)
             with f.if_then(some):
                 number = f.add(low, loop.index)
                 own = f.pointer(step, f.mul(number, STEP_BYTES), "i8")
-                record = self.record(own)
-                ready = f.call("ready", "i1", record, self.counters, self.turns)
+                ready = f.call("ready", "i1", self.record(own), self.counters, self.turns)
                 with f.if_then(ready):
-                    self._take(f.add(index, number), own, record, turn, bit, again)
+                    self._begin(number, own, turn, take)
         f.jump(rest)
         f.start_block(rest)
-        # Where the last look found steps of which nothing is left, those behind come into sight.
-        more = f.compare("ne", f.land(f.load("i64", self.none), 1), 0)
-        wait = f.label()
-        f.branch(more, again, wait)
+        begun = f.load("i64", self.begun)
+        f.store(begun, self.chosen)
+        f.branch(f.compare("sge", begun, 0), take, wait)
+        f.start_block(take)
+        chosen = f.load("i64", self.chosen)
+        row = f.pointer(step, f.mul(chosen, STEP_BYTES), "i8")
+        self._take(f.add(index, chosen), row, turn)
+        bit = f.shl(words.i64(1), f.sub(chosen, low))
+        f.store(f.lor(f.load("i64", self.none), bit), self.none)
+        f.jump(again)
         f.start_block(wait)
         self.await_change(seen)
         f.jump(again)
@@ -184,24 +199,45 @@ class RangeWalk:
         f.jump(head)
         f.start_block(done)
 
-    def _take(
-        self, index: Value, step: Value, record: Value, turn: Value, bit: Value, again: str
-    ) -> None:
-        """Runs a piece of a step that is ready and looks again, or notes that there is none."""
+    def _counter(self, step: Value) -> Value:
+        offset = words.word(self.f, self.record(step), COUNTER)
+        return self.f.pointer(self.counters, offset, "i8")
+
+    def _begin(self, number: Value, step: Value, turn: Value, take: str) -> None:
+        """Goes to `take` with step `number` of the range, which is ready, if nobody has begun it;
+        else goes on, and notes the first of these."""
         f = self.f
-        counter = f.pointer(self.counters, words.word(f, record, COUNTER), "i8")
+        begin, begun, on = (f.label() for _ in range(3))
+        f.store(number, self.chosen)
+        word = words.field(f, self._counter(step), words.LINE + BEGUN)
+        last = words.atomic_load(f, word, "i64")
+        f.branch(f.compare("eq", last, turn), begun, begin)
+        f.start_block(begin)
+        _, won = words.exchange(f, word, last, turn)
+        f.branch(won, take, begun)
+        f.start_block(begun)
+        first = f.load("i64", self.begun)
+        f.store(f.select(f.compare("slt", first, 0), number, first), self.begun)
+        f.jump(on)
+        f.start_block(on)
+
+    def _take(self, index: Value, step: Value, turn: Value) -> None:
+        """Runs pieces of a step that is ready until none is left."""
+        f = self.f
+        counter = self._counter(step)
         alone = f.compare("eq", words.word(f, step, 5), 0)
         tiles = self.tiles(step)
+        following, work, none = (f.label() for _ in range(3))
+        f.jump(following)
+        f.start_block(following)
         piece = self.claim(words.field(f, counter, words.LINE), turn, tiles, alone)
-        work, empty = f.label(), f.label()
-        f.branch(f.compare("slt", piece, 0), empty, work)
+        f.branch(f.compare("slt", piece, 0), none, work)
         f.start_block(work)
         begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
         with f.if_then(f.compare("ne", words.word(f, step, 4), 0)):
             self.work(index, step, begin, end)
-        done = f.sub(end, begin)
-        f.call("signal", "void", counter, done, tiles)
-        self.complete(done)
-        f.jump(again)
-        f.start_block(empty)
-        f.store(f.lor(f.load("i64", self.none), bit), self.none)
+        complete = f.call("signal", "i1", counter, f.sub(end, begin), tiles)
+        with f.if_then(complete):
+            self.complete(words.i64(1))
+        f.jump(following)
+        f.start_block(none)

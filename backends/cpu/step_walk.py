@@ -140,9 +140,7 @@ class StepWalk:
     def _range(self, index: Value, step: Value, size: Value) -> None:
         """A turn of the range of `size` steps that begins with this one."""
         f = self.f
-        with f.for_range(0, size) as loop:
-            row = f.pointer(step, f.mul(loop.index, ranges.STEP_BYTES), "i8")
-            f.store(f.add(f.load("i64", self.tiles), self.range.tiles(row)), self.tiles)
+        f.store(f.add(f.load("i64", self.tiles), size), self.tiles)
         f.store(f.add(f.load("i64", self.runs), size), self.runs)
         f.store(f.add(index, size), self.at)
         self.range.emit(index, step, size)
@@ -157,8 +155,9 @@ class StepWalk:
         behind = f.sub(f.load("i64", self.at), index)
         self._call(index, step, begin, end, f.sub(f.add(f.load("i64", self.runs), 1), behind))
 
-    def _complete(self, tiles: Value) -> None:
-        self.f.call("complete", "void", self.pool, tiles)
+    def _complete(self, count: Value) -> None:
+        """Tiles of a step that stands alone, or steps of a range."""
+        self.f.call("complete", "void", self.pool, count)
 
     def _completed(self) -> Value:
         return words.atomic_load(self.f, words.field(self.f, self.pool, words.COMPLETED), "i64")

@@ -62,12 +62,8 @@ class RangeRecords:
             raise malformed(f"step {number} waits for all within a task range")
         self._range_of[number], self._steps[run.signal - 1] = range_number, number
         self._offsets[run.signal - 1] = self.counter_bytes
-        parts = self._threads if self.divided(run) else 1
+        parts = self._threads if run.parallel else 1
         self.counter_bytes += LINE * (1 + parts)
-
-    def divided(self, run: plan_pb2.Run) -> bool:
-        """Whether several workers may share a run's tiles."""
-        return run.parallel and (not run.signal or run.beside < self._threads)
 
     def check_target(self, target: int) -> None:
         """UserError where a jump leads into the middle of a range."""

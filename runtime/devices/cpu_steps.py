@@ -105,8 +105,8 @@ class StepRows:
             raise malformed(f"step {number} waits for counters outside of task ranges")
         record = self.ranges.add(number, run.waits, own, given)
         size = -1 if run.each else self.ranges.sizes.get(number, 0)
-        entry, parallel = self._image + kernel.entry, self.ranges.divided(run)
-        return [_RUN, run.wait, entry, first, fixed, parallel, size, record]
+        entry = self._image + kernel.entry
+        return [_RUN, run.wait, entry, first, fixed, run.parallel, size, record]
 
     def _how(
         self, step: plan_pb2.BranchIfFalse | plan_pb2.Switch, read: plan_pb2.Argument
