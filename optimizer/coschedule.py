@@ -154,8 +154,20 @@ def makespan(
     beside: dict[int, int] = {}
     for first, count in waits.ranges:
         steps = range(first, first + count)
-        total += _range_time(steps, waits, times, workers, sync.counter, beside) + sync.barrier
+        total += _range_time(steps, waits, times, workers, sync, beside) + sync.barrier
     return total, beside
+
+
+class _Running:
+    """A step under way: seconds of work that are left, and how many workers take part."""
+
+    def __init__(self, time: StepTime) -> None:
+        self.time, self.left, self.workers = time, time.alone, 1
+
+    def joined(self) -> None:
+        """One more worker takes tiles; who waits for the step waits for half of its last one."""
+        self.workers += 1
+        self.left += self.workers * self.time.alone / self.time.tiles / 2
 
 
 def _range_time(
@@ -163,9 +175,11 @@ def _range_time(
     waits: Waits,
     times: Mapping[int, StepTime],
     workers: int,
-    counter: float,
+    sync: Sync,
     beside: dict[int, int],
 ) -> float:
+    """As workers do it: each begins the first step that is ready, or helps with the first one that
+    is under way and has a tile for it. Those who complete a step together meet at its end."""
     waiting: dict[int, int] = {}
     after: dict[int, list[int]] = {}
     for number in steps:
@@ -175,21 +189,27 @@ def _range_time(
             after.setdefault(other, []).append(number)
     ready = [number for number in steps if not waiting[number]]
     heapq.heapify(ready)
-    running: list[tuple[float, int, int]] = []
+    running: dict[int, _Running] = {}
     free, now = workers, 0.0
     while ready or running:
         while ready and free:
             number = heapq.heappop(ready)
             beside[number] = len(ready) + len(running)
-            # Steps that would leave workers idle are shared, where they can be.
-            taken = max(1, min(times[number].tiles, free - len(ready)))
-            free -= taken
-            # Who waits for a step that several share waits for half of its last tile.
-            rest = times[number].alone / times[number].tiles / 2 if taken > 1 else 0.0
-            end = now + times[number].shared(taken) + rest + counter
-            heapq.heappush(running, (end, number, taken))
-        now, number, taken = heapq.heappop(running)
-        free += taken
+            running[number] = _Running(times[number])
+            free -= 1
+        for number in sorted(running) if free else ():
+            one = running[number]
+            while free and one.workers < one.time.tiles:
+                one.joined()
+                free -= 1
+        passed, number = min((one.left / one.workers, n) for n, one in running.items())
+        for one in running.values():
+            one.left -= passed * one.workers
+        complete = running.pop(number)
+        free += complete.workers
+        if number in after:
+            passed += sync.counter if complete.workers == 1 else sync.barrier
+        now += passed
         for other in after.get(number, ()):
             waiting[other] -= 1
             if not waiting[other]:

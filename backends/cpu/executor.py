@@ -143,32 +143,32 @@ def _emit_change(module: llvm.Module) -> None:
 
 
 def _emit_claim(module: llvm.Module) -> None:
-    """claim(lines, sequence, tiles, alone, threads, worker): begin | end << 32 of a piece, or -1.
+    """claim(parts, stride, sequence, tiles, alone, threads, worker): begin | end << 32, or -1.
 
     Every worker has a range of a step's tiles, equal in all steps, so that what it reads is often
     what it wrote; it takes from others' ranges when its own is empty. A step that is not parallel
-    has one range. The words of ranges begin at `lines`, each on a line of its own; runs of a step
-    are numbered in `sequence`, whose 32-bit difference counts.
+    has one range. The words of ranges begin at `parts`, `stride` bytes apart; runs of a step are
+    numbered in `sequence`, whose 32-bit difference counts.
     """
     parameters = [
-        ("ptr", "lines"), ("i64", "sequence"), ("i64", "tiles"), ("i1", "alone"),
-        ("i64", "threads"), ("i64", "worker"),
+        ("ptr", "parts"), ("i64", "stride"), ("i64", "sequence"), ("i64", "tiles"),
+        ("i1", "alone"), ("i64", "threads"), ("i64", "worker"),
     ]  # fmt: skip
     f = module.helper("claim", parameters, "i64", inline="noinline")
-    lines, sequence, tiles, alone, threads, worker = f.arguments
-    parts = f.select(alone, 1, threads)
+    parts, stride, sequence, tiles, alone, threads, worker = f.arguments
+    count = f.select(alone, 1, threads)
     names = (f.label() for _ in range(9))
     following, look, some, attempt, current, take, taken, empty, none = names
     entry = f.block
     f.jump(following)
     f.start_block(following)
     turn = f.emit("i64", f"phi i64 [ 0, %{entry} ], [ %turn, %{empty} ]")
-    f.branch(f.compare("ult", turn, parts), look, none)
+    f.branch(f.compare("ult", turn, count), look, none)
     f.start_block(look)
-    number = f.urem(f.add(worker, turn), parts)
-    word = f.pointer(lines, f.mul(number, words.LINE), "i8")
-    lowest = f.udiv(f.mul(tiles, number), parts)
-    highest = f.udiv(f.mul(tiles, f.add(number, 1)), parts)
+    number = f.urem(f.add(worker, turn), count)
+    word = f.pointer(parts, f.mul(number, stride), "i8")
+    lowest = f.udiv(f.mul(tiles, number), count)
+    highest = f.udiv(f.mul(tiles, f.add(number, 1)), count)
     f.branch(f.compare("ult", lowest, highest), some, empty)  # nobody writes the word of no tiles
     f.start_block(some)
     first = words.atomic_load(f, word, "i64")

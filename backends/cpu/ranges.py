@@ -16,8 +16,8 @@ Numbers of turns are compared by their 32-bit difference, so they may wrap aroun
               number of its arguments, mask of those that lie in the worker's own memory (their
               slots are offsets in it), number of waits, then of each wait the offset of a counter,
               and 2 * its range + threshold
-    counter:  a line with the count, then a line for each part of the step's tiles: turn << 32 |
-              next tile; behind the first part's, the turn in which the step was begun last
+    counter:  on lines of its own: the count, the turn in which the step was begun last, then of
+              each part of the step's tiles turn << 32 | next tile
     turns:    number of ranges, then turns of each before the call, then after it
     memory:   of each worker: turns of all ranges, then its own buffers
 """
@@ -32,7 +32,7 @@ from . import words
 STEP_BYTES = 64
 COUNTER, RANGE, ARGUMENTS, MASK, WAITS, FIRST_WAIT = range(6)  # words of a record
 MOST_ARGUMENTS = 63  # of a step that has some in the worker's own memory: bits of a mask
-BEGUN = 8  # byte of the first part's line
+BEGUN, PARTS = 8, 16  # bytes of a counter
 _SEEN = 64  # steps behind the first unfinished one that a worker looks at: bits of a word
 
 Value = llvm.Value
@@ -95,7 +95,7 @@ def emit_own_arguments(module: llvm.Module) -> None:
 class RangeWalk:
     """Emits a worker's way through a range into a function that walks steps.
 
-    records, counters, turns: where these begin, the worker's own turns. claim(lines, turn, tiles,
+    records, counters, turns: where these begin, the worker's own turns. claim(parts, turn, tiles,
     alone): a piece of a step's tiles. work(index, step, begin, end): runs one. complete(steps):
     counts what is done in the whole program. await_change(seen): returns once another number is
     complete than `seen`, which `completed()` gave.
@@ -209,7 +209,7 @@ class RangeWalk:
         f = self.f
         begin, begun, on = (f.label() for _ in range(3))
         f.store(number, self.chosen)
-        word = words.field(f, self._counter(step), words.LINE + BEGUN)
+        word = words.field(f, self._counter(step), BEGUN)
         last = words.atomic_load(f, word, "i64")
         f.branch(f.compare("eq", last, turn), begun, begin)
         f.start_block(begin)
@@ -230,7 +230,7 @@ class RangeWalk:
         following, work, none = (f.label() for _ in range(3))
         f.jump(following)
         f.start_block(following)
-        piece = self.claim(words.field(f, counter, words.LINE), turn, tiles, alone)
+        piece = self.claim(words.field(f, counter, PARTS), turn, tiles, alone)
         f.branch(f.compare("slt", piece, 0), none, work)
         f.start_block(work)
         begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)

@@ -34,7 +34,7 @@ class StepWalk:
         self.turns = words.word(f, context, 14, "ptr")
         self.range = ranges.RangeWalk(
             f, words.word(f, context, 11, "ptr"), words.word(f, context, 15, "ptr"), self.own,
-            self._claim, self._work, self._complete, self._completed, self._await_change,
+            self._claim_of_range, self._work, self._complete, self._completed, self._await_change,
         )  # fmt: skip
         self.arguments = f.alloca("i64", ranges.MOST_ARGUMENTS + 1, align=8)
         # Of the walk: next step; number of runs; tiles of all runs before; number of decisions.
@@ -121,7 +121,8 @@ class StepWalk:
             f.jump(next_piece)
             f.start_block(next_piece)
             lines = words.field(f, self.pool, words.MAILBOXES + words.RANGE)
-            piece = self._claim(lines, sequence, tiles, f.compare("eq", words.word(f, step, 5), 0))
+            undivided = f.compare("eq", words.word(f, step, 5), 0)
+            piece = self._claim(lines, words.LINE, sequence, tiles, undivided)
             f.branch(f.compare("slt", piece, 0), none, work)
             f.start_block(work)
             begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
@@ -145,9 +146,15 @@ class StepWalk:
         f.store(f.add(index, size), self.at)
         self.range.emit(index, step, size)
 
-    def _claim(self, lines: Value, sequence: Value, tiles: Value, alone: Value) -> Value:
+    def _claim(
+        self, parts: Value, stride: int, sequence: Value, tiles: Value, alone: Value
+    ) -> Value:
         where = self.threads, self.worker
-        return self.f.call("claim", "i64", lines, sequence, tiles, alone, *where)
+        apart = words.i64(stride)
+        return self.f.call("claim", "i64", parts, apart, sequence, tiles, alone, *where)
+
+    def _claim_of_range(self, parts: Value, turn: Value, tiles: Value, alone: Value) -> Value:
+        return self._claim(parts, 8, turn, tiles, alone)
 
     def _work(self, index: Value, step: Value, begin: Value, end: Value) -> None:
         """A piece of a step of a range: runs are numbered so that each number is one step's."""

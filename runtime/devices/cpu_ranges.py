@@ -63,7 +63,7 @@ class RangeRecords:
         self._range_of[number], self._steps[run.signal - 1] = range_number, number
         self._offsets[run.signal - 1] = self.counter_bytes
         parts = self._threads if run.parallel else 1
-        self.counter_bytes += LINE * (1 + parts)
+        self.counter_bytes += lines(8 * (2 + parts))
 
     def check_target(self, target: int) -> None:
         """UserError where a jump leads into the middle of a range."""

@@ -112,7 +112,7 @@ def test_turns_wrap_around() -> None:
     assert context.counting is not None
     words = np.frombuffer(context.counting.memory, np.uint64)
     counters, _, _ = variant.ranges.memory()
-    words[: counters // 8 : 8] = before << 32  # counters, and the parts of their tiles
+    words[: counters // 8] = before << 32  # counters, and the parts of their tiles
     words[counters // 8 + 1] = before
     for _ in range(3):
         state[:] = twice[:] = 0
