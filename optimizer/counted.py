@@ -245,8 +245,9 @@ def _tried(
 
 
 def _fewer(trial: _Trial, given: _Trial) -> bool:
-    """Whether an order has fewer waits and loses no time."""
-    return trial.waits < given.waits and trial.time <= given.time
+    """Whether an order has fewer waits, and loses neither time nor memory."""
+    larger = trial.placement.arena_bytes > given.placement.arena_bytes
+    return trial.waits < given.waits and trial.time <= given.time and not larger
 
 
 def entries(schedule: Schedule, own: WorkerMemory) -> set[int]:
