@@ -16,6 +16,7 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,22 +112,25 @@ def branches(blocks: int = 6, side: int = 14, features: int = 64) -> Made:
     return call, [rng.standard_normal((1, side, side, features)).astype(np.float32), *weights]
 
 
-def lstm(steps: int = 100, width: int = 256) -> Made:
-    """An LSTM of batch 1 whose inputs were projected before; the loop ends by its counter."""
+def lstm(steps: int = 100, width: int = 256, inside: bool = False) -> Made:
+    """An LSTM of batch 1; the loop ends by its counter. inside: each turn projects its input,
+    instead of reading what was projected before."""
     import jax
     from jax import lax
     from jax import numpy as jnp
 
     rng = np.random.default_rng(0)
     given = [
-        rng.standard_normal((steps, 4 * width)).astype(np.float32),
+        rng.standard_normal((steps, width if inside else 4 * width)).astype(np.float32),
+        (rng.standard_normal((width, 4 * width)) / 32).astype(np.float32),
         (rng.standard_normal((width, 4 * width)) / 32).astype(np.float32),
     ]
 
-    def call(projected: Any, w: Any) -> Any:
+    def call(inputs: Any, w: Any, projection: Any) -> Any:
         def step(state: Any) -> Any:
             i, h, c = state
-            gates = lax.dynamic_slice(projected, (i, 0), (1, 4 * width)) + h @ w
+            own = lax.dynamic_slice(inputs, (i, 0), (1, inputs.shape[1]))
+            gates = (own @ projection if inside else own) + h @ w
             a, f, o, g = jnp.split(gates, 4, 1)
             c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(a) * jnp.tanh(g)
             return i + 1, jax.nn.sigmoid(o) * jnp.tanh(c), c
@@ -140,6 +144,7 @@ def lstm(steps: int = 100, width: int = 256) -> Made:
 CASES = {
     "independent": independent, "graph": graph, "unordered": unordered, "chain": chain,
     "chains": chains, "branches": branches, "lstm": lstm,
+    "lstm long": partial(lstm, 1000), "lstm inputs": partial(lstm, inside=True),
 }  # fmt: skip
 
 
