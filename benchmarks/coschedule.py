@@ -1,5 +1,6 @@
 """Programs of many small steps beside jax.jit: products that need nothing of each other, a graph of
-them, two chains, a block with branches, and an LSTM that steps in a `while`.
+them, two chains, a block with branches, an LSTM that steps in a `while`, and control flow that
+depends on data (`control_flow.py`).
 
     python benchmarks/coschedule.py [--seconds 1] [--only NAME]
 
@@ -24,6 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import control_flow
 import girih
 from turns import timed, warm
 from zoo import machine
@@ -145,6 +147,8 @@ CASES = {
     "independent": independent, "graph": graph, "unordered": unordered, "chain": chain,
     "chains": chains, "branches": branches, "lstm": lstm,
     "lstm long": partial(lstm, 1000), "lstm inputs": partial(lstm, inside=True),
+    "beam search": control_flow.beam_search, "newton": control_flow.newton,
+    "machine": control_flow.machine, "tree": control_flow.tree,
 }  # fmt: skip
 
 

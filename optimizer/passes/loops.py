@@ -34,7 +34,7 @@ class Loops:
     unrolled_turns, unrolled_operations: a loop is unrolled up to so many turns, if it becomes no
         more operations than that.
     kept_bytes: how many bytes a value may have that is computed before a loop and kept over it.
-    projected_bytes: how many the product of a sequence may have that replaces products of its parts.
+    projected_bytes: how many a product of a sequence may have that replaces those of its parts.
     chosen_operations, chosen_elements: branches of no more operations and elements all run.
     """
 
