@@ -32,7 +32,7 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
     trace:    per worker: count, then records of (step | run number << 32, begin, end) in ticks;
               pieces that a worker took of one run have equal numbers, on one worker all are 0
-    pool:     64-byte lines; line 0 is free; line 1: completed tiles (of ranges: steps), sleepers (i32);
+    pool:     64-byte lines; line 0 is free; line 1: completed tiles (in ranges: steps), sleepers;
               line 2: program done (i32), sleepers (i32);
               line 3: libc's `syscall` or `sched_yield`, futex number or 0;
               lines 4-11: decisions = number << 32 | next step;
