@@ -145,17 +145,13 @@ def _by_longest_path(
     return order
 
 
-def makespan(
-    waits: Waits, times: Mapping[int, StepTime], workers: int, sync: Sync
-) -> tuple[float, dict[int, int]]:
-    """Seconds in which workers run each task range once, one after the other; of each step how
-    many others are ready when it begins."""
+def makespan(waits: Waits, times: Mapping[int, StepTime], workers: int, sync: Sync) -> float:
+    """Seconds in which workers run each task range once, one after the other."""
     total = 0.0
-    beside: dict[int, int] = {}
     for first, count in waits.ranges:
         steps = range(first, first + count)
-        total += _range_time(steps, waits, times, workers, sync, beside) + sync.barrier
-    return total, beside
+        total += _range_time(steps, waits, times, workers, sync) + sync.barrier
+    return total
 
 
 class _Running:
@@ -176,7 +172,6 @@ def _range_time(
     times: Mapping[int, StepTime],
     workers: int,
     sync: Sync,
-    beside: dict[int, int],
 ) -> float:
     """As workers do it: each begins the first step that is ready, or helps with the first one that
     is under way and has a tile for it. Those who complete a step together meet at its end."""
@@ -194,7 +189,6 @@ def _range_time(
     while ready or running:
         while ready and free:
             number = heapq.heappop(ready)
-            beside[number] = len(ready) + len(running)
             running[number] = _Running(times[number])
             free -= 1
         for number in sorted(running) if free else ():

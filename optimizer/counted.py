@@ -143,7 +143,6 @@ def count_runs(
     schedule: Schedule,
     found: BufferPlaces,
     own: WorkerMemory,
-    beside: Mapping[int, int],
 ) -> None:
     """Puts the runs of a plan into task ranges, with counters and waits in place of barriers."""
     waits = waits_of(task_steps(schedule, found, own), entries(schedule, own))
@@ -153,7 +152,7 @@ def count_runs(
         for number in range(first, first + count):
             counters[number] = len(counters)
             run = plan.steps[number].run
-            run.signal, run.beside = len(counters), beside.get(number, 0)
+            run.signal = len(counters)
     for number, step in enumerate(plan.steps):
         action = step.WhichOneof("action")
         if action is None or action == "jump":
@@ -167,14 +166,12 @@ def count_runs(
 
 
 class Counted(NamedTuple):
-    """order: numbers of the given steps in the new schedule. beside: of each new step, how many
-    others may run with it."""
+    """order: numbers of the given steps in the new schedule."""
 
     schedule: Schedule
     order: Sequence[int]
     own: WorkerMemory
     kept: int
-    beside: Mapping[int, int]
 
 
 def counted(
@@ -210,7 +207,7 @@ def counted(
             best = trial
     if best.time > (1 - GAIN) * met and not own.steps:
         return None
-    return Counted(best.schedule, best.order, best.own, best.kept, best.beside)
+    return Counted(best.schedule, best.order, best.own, best.kept)
 
 
 class _Trial(NamedTuple):
@@ -224,7 +221,6 @@ class _Trial(NamedTuple):
     waits: int
     time: float
     kept: int
-    beside: Mapping[int, int]
 
 
 def _tried(
@@ -239,9 +235,9 @@ def _tried(
     placement = in_arena(found, 0)
     steps = task_steps(schedule, found, own)
     waits = waits_of(steps, entries(schedule, own))
-    time, beside = makespan(waits, times, WORKERS, sync)
+    time = makespan(waits, times, WORKERS, sync)
     count = len(waits.ranges) + sum(map(len, waits.waits.values()))
-    return _Trial(schedule, order, own, steps, placement, count, time, kept, beside)
+    return _Trial(schedule, order, own, steps, placement, count, time, kept)
 
 
 def _fewer(trial: _Trial, given: _Trial) -> bool:

@@ -144,13 +144,13 @@ class Planner:
             self.plan.processes = self.schedule.processes
             self.require(WITH_PROCESSES)
         runs = self.collect()
-        beside = None
+        counts = False
         if self.machine is not None:
-            runs, beside = self.coschedule(runs, self.machine)
+            runs, counts = self.coschedule(runs, self.machine)
         placement = self.place(runs)
         self.steps(runs)
-        if beside is not None:
-            count_runs(self.plan, self.schedule, self.places, self.own, beside)
+        if counts:
+            count_runs(self.plan, self.schedule, self.places, self.own)
             self.require(WITH_RANGES)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
@@ -240,9 +240,9 @@ class Planner:
 
     def coschedule(
         self, runs: dict[int, KernelEntry], machine: Machine
-    ) -> tuple[dict[int, KernelEntry], Mapping[int, int] | None]:
-        """Takes the order in which steps share workers best: the kernels of its steps, and how many
-        others may run beside each; None where workers should rather meet."""
+    ) -> tuple[dict[int, KernelEntry], bool]:
+        """Takes the order in which steps share workers best: the kernels of its steps, and whether
+        workers count what is complete; they should rather meet where they do not."""
         cheap = {number for number, entry in runs.items() if is_cheap(entry.facts)}
         times = {
             number: step_time(
@@ -252,10 +252,10 @@ class Planner:
         }
         found = counted(self.schedule, times, cheap.__contains__, machine, self.overlap)
         if found is None:
-            return runs, None
+            return runs, False
         self.schedule, self.own, self.kept = found.schedule, found.own, found.kept
         moved = {number: runs[old] for number, old in enumerate(found.order) if old in runs}
-        return moved, found.beside
+        return moved, True
 
     # Buffers.
 

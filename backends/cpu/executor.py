@@ -268,7 +268,9 @@ def _emit_run(module: llvm.Module) -> None:
                 f.compare("ne", words.atomic_load(f, words.field(f, mailbox, words.ASLEEP)), 0)
             ):
                 words.wake(f, pool, mailbox)
-    f.call("execute", "void", context, words.i64(0), threads, pool)
+    for function, when in (("execute", several), ("execute_alone", f.lnot(several))):
+        with f.if_then(when):
+            f.call(function, "void", context, words.i64(0), threads, pool)
     with f.if_then(several), f.for_range(1, threads) as loop:
         mailbox = f.pointer(
             words.field(f, pool, words.MAILBOXES), f.mul(loop.index, words.LINE), "i8"

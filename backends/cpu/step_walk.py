@@ -1,4 +1,4 @@
-"""One worker's way through a program's step table: the executor's function `execute`."""
+"""One worker's way through a program's step table: the executor's functions `execute`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _PARAMETERS = [("ptr", "context"), ("i64", "worker"), ("i64", "threads"), ("ptr"
 
 
 class StepWalk:
-    """The function execute(context, worker, threads, pool): one worker's way through the table."""
+    """A function (context, worker, threads, pool): one worker's way through the table; alone: where
+    there is no other one."""
 
-    def __init__(self, module: llvm.Module) -> None:
-        f = self.f = module.helper("execute", _PARAMETERS, inline="noinline")
+    def __init__(self, module: llvm.Module, name: str, alone: bool) -> None:
+        f = self.f = module.helper(name, _PARAMETERS, inline="noinline")
         context, self.worker, self.threads, self.pool = f.arguments
         self.steps, self.slots = words.word(f, context, 0, "ptr"), words.word(f, context, 1, "ptr")
         offset = f.mul(words.word(f, context, 6), self.worker)
@@ -27,7 +28,9 @@ class StepWalk:
         self.traced = f.compare("ne", trace, words.NULL)
         record = f.add(f.mul(self.capacity, 24), 8)
         self.log = f.pointer(trace, f.mul(record, self.worker), "i8")
-        self.several = f.compare("ugt", self.threads, 1)
+        # What only several workers need is gone from the function of one, which so has registers
+        # for what it needs.
+        self.several = llvm.constant("i1", 0) if alone else f.compare("ugt", self.threads, 1)
         self.own = f.pointer(
             words.word(f, context, 12, "ptr"), f.mul(words.word(f, context, 13), self.worker), "i8"
         )
@@ -67,9 +70,9 @@ class StepWalk:
         f.jump(self.following)
 
         f.start_block(cases[BRANCH])
-        self._decide(step, lambda: self._branch_target(index, step))
+        self._decide(step, lambda own: self._branch_target(index, step, own))
         f.start_block(cases[SWITCH])
-        self._decide(step, lambda: self._switch_target(step))
+        self._decide(step, lambda own: self._switch_target(step, own))
 
         f.start_block(cases[JUMP])
         f.store(words.word(f, step, 3), self.at)
@@ -102,9 +105,12 @@ class StepWalk:
     def _run(self, index: Value, step: Value) -> None:
         """A step's tiles, piece by piece while there are any, or those of a range of steps."""
         f = self.f
-        tiles, kind = words.word(f, step, 4), words.word(f, step, 6)
-        alone, shared, one, several, done = (f.label() for _ in range(5))
-        f.branch(f.land(self.several, f.compare("sge", kind, 0)), shared, alone)
+        tiles = words.word(f, step, 4)
+        alone, more, each, shared, one, several, done = (f.label() for _ in range(7))
+        f.branch(self.several, more, alone)
+        f.start_block(more)
+        kind = words.word(f, step, 6)
+        f.branch(f.compare("sge", kind, 0), shared, each)
         f.start_block(shared)
         f.branch(f.compare("ne", kind, 0), several, one)
 
@@ -126,15 +132,28 @@ class StepWalk:
             f.branch(f.compare("slt", piece, 0), none, work)
             f.start_block(work)
             begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
-            self._call(index, step, begin, end, sequence)
+            slots = self._slots(step)
+            self._call(index, step, slots, begin, end, sequence)
             self._complete(f.sub(end, begin))
             f.jump(next_piece)
             f.start_block(none)
         f.jump(done)
 
+        f.start_block(each)
+        with f.if_then(f.compare("ne", tiles, 0)):
+            slots = self._own_slots(step)
+            self._call(index, step, slots, words.i64(0), tiles, f.load("i64", self.runs))
+        f.jump(done)
+
+        # Of a program that has workers, but not now, a step may stand in the first one's memory.
         f.start_block(alone)
         with f.if_then(f.compare("ne", tiles, 0)):
-            self._call(index, step, words.i64(0), tiles, f.load("i64", self.runs))
+            given = f.if_else(f.compare("eq", words.word(f, step, 7), 0))
+            with given.then():
+                given.give(self._slots(step))
+            with given.otherwise():
+                given.give(self._own_slots(step))
+            self._call(index, step, given.results[0], words.i64(0), tiles, words.i64(0))
         f.jump(done)
         f.start_block(done)
 
@@ -160,7 +179,8 @@ class StepWalk:
         """A piece of a step of a range: runs are numbered so that each number is one step's."""
         f = self.f
         behind = f.sub(f.load("i64", self.at), index)
-        self._call(index, step, begin, end, f.sub(f.add(f.load("i64", self.runs), 1), behind))
+        run = f.sub(f.add(f.load("i64", self.runs), 1), behind)
+        self._call(index, step, self._own_slots(step), begin, end, run)
 
     def _complete(self, count: Value) -> None:
         """Tiles of a step that stands alone, or steps of a range."""
@@ -172,39 +192,47 @@ class StepWalk:
     def _await_change(self, seen: Value) -> None:
         self.f.call("change", "void", self.pool, seen)
 
-    def _call(self, index: Value, step: Value, begin: Value, end: Value, run: Value) -> None:
+    def _slots(self, step: Value) -> Value:
+        return self.f.pointer(self.slots, words.word(self.f, step, 3), "ptr")
+
+    def _own_slots(self, step: Value) -> Value:
+        """The slots of a step that has a record: it may have arguments of the worker's own."""
+        f = self.f
+        record, slots = self.range.record(step), self._slots(step)
+        some = f.if_else(f.compare("eq", words.word(f, record, ranges.MASK), 0))
+        with some.then():
+            some.give(slots)
+        with some.otherwise():
+            some.give(f.call("own_arguments", "ptr", slots, record, self.own, self.arguments))
+        return some.results[0]
+
+    def _call(
+        self, index: Value, step: Value, slots: Value, begin: Value, end: Value, run: Value
+    ) -> None:
         """run: a number that a step's pieces, and no others, have in common."""
         f = self.f
         started = f.alloca("i64", align=8)
         with f.if_then(self.traced):
             f.store(words.ticks(f), started)
-        slots = f.pointer(self.slots, words.word(f, step, 3), "ptr")
-        given = f.if_else(f.compare("eq", words.word(f, step, 7), 0))
-        with given.then():
-            given.give(slots)
-        with given.otherwise():
-            record = self.range.record(step)
-            some = f.if_else(f.compare("eq", words.word(f, record, ranges.MASK), 0))
-            with some.then():
-                some.give(slots)
-            with some.otherwise():
-                where = slots, record, self.own, self.arguments
-                some.give(f.call("own_arguments", "ptr", *where))
-            given.give(*some.results)
-        (arguments,) = given.results
-        f.call_pointer(words.word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
+        f.call_pointer(words.word(f, step, 2, "ptr"), "void", slots, begin, end, self.scratch)
         with f.if_then(self.traced):
             which = f.lor(index, f.shl(run, 32))
             _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), words.ticks(f))
 
-    def _decide(self, step: Value, target_of: Callable[[], Value]) -> None:
-        """Goes where a condition says; all workers go the same way."""
+    def _decide(self, step: Value, target_of: Callable[[Value | None], Value]) -> None:
+        """Goes where a condition says, which `target_of` reads, perhaps in the worker's own memory;
+        all workers go the same way."""
         f = self.f
-        alone, shared, known, late = (f.label() for _ in range(4))
-        each = f.compare("slt", words.word(f, step, 6), 0)
-        f.branch(f.land(self.several, f.lnot(each)), shared, alone)
+        alone, more, each, shared, known, late = (f.label() for _ in range(6))
+        f.branch(f.compare("slt", words.word(f, step, 6), 0), each, more)
+        f.start_block(more)
+        f.branch(self.several, shared, alone)
         f.start_block(alone)
-        f.store(target_of(), self.at)
+        f.store(target_of(None), self.at)
+        f.jump(self.following)
+
+        f.start_block(each)
+        f.store(target_of(self.own), self.at)
         f.jump(self.following)
 
         f.start_block(shared)
@@ -218,7 +246,7 @@ class StepWalk:
         ring = words.field(f, self.pool, words.DECISIONS)
         slot = f.pointer(ring, f.urem(number, words.RING), "i64")
         seen = words.atomic_load(f, slot, "i64")
-        target = f.call("settle", "i64", slot, seen, number, target_of())
+        target = f.call("settle", "i64", slot, seen, number, target_of(None))
         f.branch(f.compare("slt", target, 0), late, known)
         f.start_block(known)
         f.store(target, self.at)
@@ -234,22 +262,20 @@ class StepWalk:
             f.call("wait", "void", self.pool, done, words.i32(0), sleepers)
         f.jump(self.leave)
 
-    def _read(self, step: Value) -> Value:
-        """Where what a branch reads lies, perhaps in the worker's own memory."""
+    def _read(self, step: Value, own: Value | None) -> Value:
+        """Where what a branch reads lies; own: the memory in which its slot is an offset."""
         f = self.f
         slot = f.load("i64", f.pointer(self.slots, words.word(f, step, 2), "i64"))
-        each = f.compare("slt", words.word(f, step, 6), 0)
-        base = f.select(each, f.cast("ptrtoint", self.own, "i64"), 0)
-        return f.cast("inttoptr", f.add(slot, base), "ptr")
+        return f.cast("inttoptr", slot, "ptr") if own is None else f.pointer(own, slot, "i8")
 
-    def _branch_target(self, index: Value, step: Value) -> Value:
+    def _branch_target(self, index: Value, step: Value, own: Value | None) -> Value:
         f = self.f
-        condition = f.load("i8", self._read(step))
+        condition = f.load("i8", self._read(step, own))
         return f.select(f.compare("eq", condition, 0), words.word(f, step, 3), f.add(index, 1))
 
-    def _switch_target(self, step: Value) -> Value:
+    def _switch_target(self, step: Value, own: Value | None) -> Value:
         f = self.f
-        chosen = f.load("i32", self._read(step))
+        chosen = f.load("i32", self._read(step, own))
         highest = f.sub(words.word(f, step, 4), 1)
         # Out of range, above or below, takes the last target.
         clamped = f.min(f.cast("sext", chosen, "i64"), highest, signed=False)
@@ -257,7 +283,9 @@ class StepWalk:
 
 
 def emit_execute(module: llvm.Module) -> None:
-    StepWalk(module).emit()
+    """The functions `execute`, of several workers, and `execute_alone`."""
+    StepWalk(module, "execute", alone=False).emit()
+    StepWalk(module, "execute_alone", alone=True).emit()
 
 
 def _emit_trace(

@@ -250,7 +250,8 @@ class CpuVariant:
         arena = np.array([ARENA_END, *(first_slot + slot for slot in rows.in_arena)])
         added[arena] = [end, *(offset + number for number in rows.in_arena.values())]
         inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in rows.tables)])
-        return ContextWords(block, added, inside, arena)
+        worker = np.array([first_slot + slot for slot in rows.in_worker], np.intp)
+        return ContextWords(block, added, inside, arena, worker)
 
     @property
     def steps(self) -> np.ndarray:

@@ -27,12 +27,14 @@ _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
 class ContextWords(NamedTuple):
     """The words of a context: what is fixed of each, and the number, among the values of a call's
     sizes (`CpuSized.values`), of what is added to it. To those `inside` the context's own address
-    is added, to those `in_arena` that of the arena."""
+    is added, to those `in_arena` that of the arena, to those `in_worker` that of the only worker's
+    own memory."""
 
     fixed: Array
     added: Array
     inside: Array
     in_arena: Array
+    in_worker: Array
 
 
 class CallMemory:
@@ -94,7 +96,7 @@ class CpuContext:
             self._memory = memory = self.variant.blocks.take()
         if self.sized is self._written and self._base == memory.address:
             return
-        fixed, added, inside, in_arena = self.variant.block
+        fixed, added, inside, in_arena, in_worker = self.variant.block
         if self._base != memory.address:
             own = fixed.copy()
             own[inside] += self.address
@@ -103,6 +105,7 @@ class CpuContext:
                 counters = self.counting.address
                 turns, workers, _ = self.variant.ranges.memory()
                 own[[COUNTERS, TURNS, OWN]] = counters, counters + turns, counters + workers
+                own[in_worker] += counters + workers
             self._written, self._own, self._base = None, own, memory.address
         # Words that stay the same are never something else: a late worker may be reading them.
         np.add(self._own, self.sized.values.take(added), self.block)

@@ -6,7 +6,7 @@ outputs, the arena, sizes) is left open here, with where it belongs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...specs.generated import plan_pb2
 from .cpu_ranges import RangeRecords
@@ -23,7 +23,8 @@ class StepRows:
 
     read: sizes that kernels read, where a call decides them. tables: slots that point to them, with
     the number in `read`. tiles: rows whose tiles are the value of a formula, with its number.
-    in_arena: slots of the arena, with their buffers. patches: (slot, number among a call's
+    in_arena: slots of the arena, with their buffers. in_worker: those of the only worker's memory.
+    patches: (slot, number among a call's
     pointers, offset). targets: of all switches; `switches` are their rows.
     """
 
@@ -32,13 +33,14 @@ class StepRows:
     ) -> None:
         """homes: place and address, or number among a call's pointers, of each buffer. image: where
         the code begins. threads: the most workers of a call."""
-        self._plan, self._homes, self._image = plan, homes, image
+        self._plan, self._homes, self._image, self._threads = plan, homes, image, threads
         self.rows: list[list[int]] = []
         self.slots: list[int] = []
         self.read: list[int] = []
         self.tables: list[tuple[int, int]] = []
         self.tiles: dict[int, int] = {}
         self.in_arena: dict[int, int] = {}
+        self.in_worker: list[int] = []
         self.patches: list[tuple[int, int, int]] = []
         self.targets: list[int] = []
         self.switches: list[int] = []
@@ -99,11 +101,13 @@ class StepRows:
         fixed = 0 if run.tiles_formula else run.tiles
         number, given = len(self.rows), len(self.slots) - first
         own = [n for n, one in enumerate(run.arguments) if self._is_own(one)]
-        if own and run.sizes or run.each and (run.tiles > 1 or run.tiles_formula):
+        whole = run.tiles <= 1 and not run.tiles_formula
+        counted = run.each or run.signal
+        if (own and (run.sizes or not counted)) or (run.each and not whole):
             raise malformed(f"step {number} is none for each worker")
         if run.waits and not run.signal:
             raise malformed(f"step {number} waits for counters outside of task ranges")
-        record = self.ranges.add(number, run.waits, own, given)
+        record = self._record(number, run.waits, own, given)
         size = -1 if run.each else self.ranges.sizes.get(number, 0)
         entry = self._image + kernel.entry
         return [_RUN, run.wait, entry, first, fixed, run.parallel, size, record]
@@ -114,7 +118,15 @@ class StepRows:
         """The last words of a branch's row."""
         if step.each != self._is_own(read):
             raise malformed(f"step {len(self.rows)} decides in another's memory")
-        return -int(step.each), self.ranges.add(len(self.rows), step.waits, (), 0)
+        alone = step.each and self._threads > 1
+        return -int(alone), self._record(len(self.rows), step.waits, (), 0)
+
+    def _record(
+        self, number: int, waits: Iterable[plan_pb2.Wait], own: Sequence[int], arguments: int
+    ) -> int:
+        """The offset of a step's record. One worker needs none: its own memory is at one place."""
+        offset = self.ranges.add(number, waits, own, arguments)
+        return offset if self._threads > 1 else 0
 
     def _is_own(self, argument: plan_pb2.Argument) -> bool:
         return self._homes[argument.buffer][0] == plan_pb2.WORKER
@@ -128,6 +140,8 @@ class StepRows:
         self.slots.append(value + argument.offset)
         if place == plan_pb2.ARENA:
             self.in_arena[index] = argument.buffer
+        elif place == plan_pb2.WORKER and self._threads == 1:
+            self.in_worker.append(index)
         elif place in (plan_pb2.INPUT, plan_pb2.OUTPUT):
             self.patches.append((index, value, argument.offset))
         return index

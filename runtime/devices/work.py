@@ -89,7 +89,7 @@ def too_small(plan: plan_pb2.Plan) -> bool:
     for weight, step in zip(loop_weights(plan), plan.steps, strict=True):
         if step.WhichOneof("action") == "run":
             run = step.run
-            several = (run.parallel and run.tiles > 1) or run.beside
+            several = run.parallel and run.tiles > 1
             saved += weight * step_saves(run.flops, run.bytes) if several else 0.0
             meetings += weight * (run.wait or bool(run.waits))
     return saved < call_loses(meetings)

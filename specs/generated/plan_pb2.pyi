@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 81661b721fc8ee494891efc151ff26f9ec45e60b26bb7bef0bd6cb9ab2efcb3c); do not edit.
+# Generated from specs/plan.proto (sha256 945687a6f01869c180aca5804406916d4cd1af3ea0715e922da91588177837b5); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -188,7 +188,7 @@ class TaskRange(_message.Message):
     def __init__(self, first: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch", "tiles_formula", "sizes", "waits", "signal", "each", "beside")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch", "tiles_formula", "sizes", "waits", "signal", "each")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -204,7 +204,6 @@ class Run(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     EACH_FIELD_NUMBER: _ClassVar[int]
-    BESIDE_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -220,8 +219,7 @@ class Run(_message.Message):
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     signal: int
     each: bool
-    beside: int
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., signal: _Optional[int] = ..., each: _Optional[bool] = ..., beside: _Optional[int] = ...) -> None: ...
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., signal: _Optional[int] = ..., each: _Optional[bool] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
     __slots__ = ("condition", "target", "wait", "waits", "each")

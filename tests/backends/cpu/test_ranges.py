@@ -4,6 +4,7 @@ are each worker's own, counters that wrap around, and wait tables that contradic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -100,6 +101,19 @@ def test_a_loop_whose_scalars_each_worker_has(threads: int, trips: int) -> None:
         state[:] = twice[:] = 0
         cpu.run(context, [x], [state, twice])
         np.testing.assert_array_equal(state, np.full_like(x, 2 * (trips - 1)))
+        np.testing.assert_array_equal(twice, 3 * state)
+
+
+def test_a_call_runs_alone_where_others_have_the_workers() -> None:
+    plan, image, (count, zero) = loop(40)
+    x, state, twice = (np.ones(SIZE, np.float32) for _ in range(3))
+    variant = cpu.CpuVariant(plan, image, {"trips": count, "zero": zero}, 3)
+    context = variant.context()
+    for busy in (True, False, True):
+        state[:] = twice[:] = 0
+        with variant.pool().lock if busy else nullcontext():
+            cpu.run(context, [x], [state, twice])
+        np.testing.assert_array_equal(state, np.full_like(x, 78))
         np.testing.assert_array_equal(twice, 3 * state)
 
 
