@@ -143,19 +143,20 @@ def _emit_change(module: llvm.Module) -> None:
 
 
 def _emit_claim(module: llvm.Module) -> None:
-    """claim(parts, stride, sequence, tiles, alone, threads, worker): begin | end << 32, or -1.
+    """claim(parts, stride, part, sequence, tiles, alone, threads, worker): begin | end << 32 or -1.
 
     Every worker has a range of a step's tiles, equal in all steps, so that what it reads is often
     what it wrote; it takes from others' ranges when its own is empty. A step that is not parallel
-    has one range. The words of ranges begin at `parts`, `stride` bytes apart; runs of a step are
-    numbered in `sequence`, whose 32-bit difference counts.
+    has one range. The words of ranges begin at `parts`, `stride` bytes apart; a piece is the
+    `part`th part of what is left. Runs of a step are numbered in `sequence`, whose 32-bit
+    difference counts.
     """
     parameters = [
-        ("ptr", "parts"), ("i64", "stride"), ("i64", "sequence"), ("i64", "tiles"),
-        ("i1", "alone"), ("i64", "threads"), ("i64", "worker"),
+        ("ptr", "parts"), ("i64", "stride"), ("i64", "part"), ("i64", "sequence"),
+        ("i64", "tiles"), ("i1", "alone"), ("i64", "threads"), ("i64", "worker"),
     ]  # fmt: skip
     f = module.helper("claim", parameters, "i64", inline="noinline")
-    parts, stride, sequence, tiles, alone, threads, worker = f.arguments
+    parts, stride, part, sequence, tiles, alone, threads, worker = f.arguments
     count = f.select(alone, 1, threads)
     names = (f.label() for _ in range(9))
     following, look, some, attempt, current, take, taken, empty, none = names
@@ -184,7 +185,7 @@ def _emit_claim(module: llvm.Module) -> None:
     left = f.sub(highest, begin)
     f.branch(f.compare("sgt", left, 0), take, empty)
     f.start_block(take)
-    piece = f.max(f.udiv(left, 2), 1)
+    piece = f.max(f.udiv(left, part), 1)
     end = f.add(begin, f.select(alone, left, piece))
     found, won = words.exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
     f.line(f"%found = add {found}, 0")

@@ -128,7 +128,7 @@ class StepWalk:
             f.start_block(next_piece)
             lines = words.field(f, self.pool, words.MAILBOXES + words.RANGE)
             undivided = f.compare("eq", words.word(f, step, 5), 0)
-            piece = self._claim(lines, words.LINE, sequence, tiles, undivided)
+            piece = self._claim(lines, words.LINE, 2, sequence, tiles, undivided)
             f.branch(f.compare("slt", piece, 0), none, work)
             f.start_block(work)
             begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
@@ -166,14 +166,13 @@ class StepWalk:
         self.range.emit(index, step, size)
 
     def _claim(
-        self, parts: Value, stride: int, sequence: Value, tiles: Value, alone: Value
+        self, parts: Value, stride: int, part: int, sequence: Value, tiles: Value, alone: Value
     ) -> Value:
-        where = self.threads, self.worker
-        apart = words.i64(stride)
-        return self.f.call("claim", "i64", parts, apart, sequence, tiles, alone, *where)
+        where, how = (self.threads, self.worker), (words.i64(stride), words.i64(part))
+        return self.f.call("claim", "i64", parts, *how, sequence, tiles, alone, *where)
 
     def _claim_of_range(self, parts: Value, turn: Value, tiles: Value, alone: Value) -> Value:
-        return self._claim(parts, 8, turn, tiles, alone)
+        return self._claim(parts, 8, 4, turn, tiles, alone)  # others may come to help
 
     def _work(self, index: Value, step: Value, begin: Value, end: Value) -> None:
         """A piece of a step of a range: runs are numbered so that each number is one step's."""
