@@ -22,6 +22,9 @@ WORDS = 16  # of a context that the executor reads, and room to a whole line
 ARENA_END, TRACE, TICKS = 5, 7, 9  # which of them
 RECORDS, OWN, OWN_BYTES, TURNS, COUNTERS = range(11, 16)
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
+# Bytes beside a call's memory. Kernels leave padding out by masks: processors read nothing there,
+# but take very long to find that no page is there either.
+_MARGIN = 1 << 16
 
 
 class ContextWords(NamedTuple):
@@ -37,6 +40,11 @@ class ContextWords(NamedTuple):
     in_worker: Array
 
 
+def call_pages(size: int) -> Pages:
+    """Memory for a call's arena and scratch."""
+    return Pages(size, huge=size >= _HUGE, margin=_MARGIN)
+
+
 class CallMemory:
     """Memory of calls, each block of `size` bytes, as many as any size needs of any entry point; no
     call is in those of `free`."""
@@ -50,8 +58,8 @@ class CallMemory:
             found = self.free.pop()
         except IndexError:
             found = None
-        if found is None or len(found.memory) < self.size:
-            return Pages(self.size, huge=self.size >= _HUGE)
+        if found is None or found.size < self.size:
+            return call_pages(self.size)
         return found
 
 
@@ -65,7 +73,7 @@ class CpuContext:
         self.address: int = ctypes.addressof(self.io) - 8 * WORDS
         self._memory: Pages | None = None
         if variant.blocks is None:
-            self._memory = Pages(variant.call_bytes, huge=variant.call_bytes >= _HUGE)
+            self._memory = call_pages(variant.call_bytes)
         # What workers of a plan with task ranges count in, and what each has of its own.
         self.counting: Pages | None = None
         if variant.ranges:
