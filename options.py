@@ -45,6 +45,9 @@ class Options:
         ("800 MB", "2GiB"; kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024):
         arguments, results of their own, constants, arena and scratch. Values are computed again
         where that spares enough; MemoryLimitError where it does not. None: no limit.
+    overlap_memory: the part by which the arena may be larger than it has to be, so that steps which
+        need nothing of each other run at a time, or a quarter of a core's own cache, if that is
+        more; 0: not at all. Where `max_memory` is set, the order is the one that needs least.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
@@ -71,6 +74,7 @@ class Options:
     fold_bytes: int = 1 << 16
     pack_weights: bool = True
     max_memory: int | str | None = None
+    overlap_memory: float = 0.1
     measure: int = 0
     tuning: str | None = None
     locked: bool = False
@@ -95,7 +99,7 @@ class Options:
             raise OptionError(f"comm_timeout must be more than 0 seconds: {self.comm_timeout}")
         if self.max_memory is not None:
             bytes_of(self.max_memory)
-        for name in ("measure", "fold_bytes"):
+        for name in ("measure", "fold_bytes", "overlap_memory"):
             if getattr(self, name) < 0:
                 raise OptionError(f"{name} must be at least 0: {getattr(self, name)}")
         if self.size_plans < 1:
@@ -106,6 +110,11 @@ class Options:
     def memory_limit(self) -> int | None:
         """`max_memory` in bytes."""
         return None if self.max_memory is None else bytes_of(self.max_memory)
+
+    @property
+    def overlap(self) -> float | None:
+        """`overlap_memory`; None where a limit of memory leaves nothing to count steps in."""
+        return self.overlap_memory if self.max_memory is None else None
 
     @property
     def hot_sizes(self) -> dict[str, dict[str, int]]:

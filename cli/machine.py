@@ -127,6 +127,8 @@ def _print(machine: Machine) -> None:
             ("elements per ns: add, exp, divide, sqrt", ", ".join(
                 f"{rate / 1e9:.3g}" for rate in (math.simple, math.exp, math.div, math.sqrt))),
             ("step between awake executors", show.time(sync.step * 1e6)),
+            ("seeing another's counter", show.time(sync.counter * 1e6)),
+            ("barrier of awake executors", show.time(sync.barrier * 1e6)),
             ("waking one that sleeps", show.time(sync.wake * 1e6)),
             ("call from the host", show.time(sync.dispatch * 1e6)),
         ]

@@ -91,11 +91,14 @@ class Unit:
 @dataclass(frozen=True)
 class Sync:
     """Seconds: `step`: executors that are awake agree once; `wake`: one that sleeps begins to
-    work; `dispatch`: one call of native code from the host."""
+    work; `dispatch`: one call of native code from the host; `counter`: one looks at a counter that
+    another has changed; `barrier`: all count themselves on one word and see the others there."""
 
     step: float
     wake: float
     dispatch: float
+    counter: float = 5e-8
+    barrier: float = 2e-7
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Placement:
     peak_step: int = 0
     exhausted: bool = False
     nodes: int = 0
+    kept: bool = False  # memory longer than it is needed
 
     @property
     def proven(self) -> bool:
@@ -54,6 +55,8 @@ class Placement:
     @property
     def proof(self) -> str:
         """How it is known that no placing of this order can be smaller, or that it is not."""
+        if not self.proven and self.kept:
+            return "not proven, larger so that steps overlap"
         if not self.proven:
             return f"not proven, stopped after {self.nodes} nodes"
         return BY_EXHAUSTION if self.exhausted else BY_BOUND
@@ -116,6 +119,17 @@ def place(
             break
     assert best is not None
     return best if best.proven else searched(padded, best, nodes)
+
+
+def bounded(placement: Placement, intervals: Sequence[Interval]) -> Placement:
+    """A placement of intervals that were made longer, with what is known of these: no less than
+    their bound is possible, and more may be needed."""
+    padded = [Interval(rounded(max(i.bytes, 1)), i.first, i.last) for i in intervals]
+    step, bound = peak(padded)
+    live = live_bound(intervals)
+    return replace(
+        placement, bound_bytes=bound, live_bytes=live, peak_step=step, exhausted=False, kept=True
+    )
 
 
 def searched(intervals: Sequence[Interval], best: Placement, nodes: int) -> Placement:

@@ -25,9 +25,12 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
+from .counted import BufferPlaces, count_runs, counted, in_arena, places, step_time
 from .library import BETWEEN, able
-from .memory import ALIGNMENT, Interval, Placement, place
-from .output_reuse import Reused, lives
+from .machine import Machine
+from .memory import ALIGNMENT, SEARCH_NODES, Placement
+from .output_reuse import Reused
+from .prove import prove
 from .regions import shared_parts
 from .schedule import (
     BranchStep,
@@ -40,6 +43,7 @@ from .schedule import (
     SwitchStep,
 )
 from .windows import updated
+from .worker_memory import WorkerMemory
 
 # What a plan needs of its runtime, as little as it can: a newer minor version adds something, a
 # newer major one changes what is there, such as the tables that workers of all programs share.
@@ -49,8 +53,10 @@ WITH_SIZES = "1.6"  # calls decide sizes
 WITH_PROCESSES = "1.5"  # several processes run it, and exchange
 WITH_BOXES = "1.6"  # exchanges of GPUs, whose boxes are copied by entries of the module
 WITH_UNDO = "1.7"  # results are followed by what is kept of state
+WITH_RANGES = "1.8"  # task ranges, whose steps wait for counters
 ADDRESSABLE = 1 << 57  # bytes of the largest address space of 64-bit processors
 COPY = "exchange_copy$"  # what these entries begin with; no kernel's name is so
+_CHEAP = 256  # operations, and bytes
 UPDATED_BY = {"dynamic_update_slice": 1, "scatter": 2}  # the operand that says what is written
 
 
@@ -93,15 +99,28 @@ class Planner:
     """Builds one plan. `plan` and `kernels` are its results after `run`."""
 
     def __init__(
-        self, schedule: Schedule, target: str, facts: Facts, notes: Sequence[str] = ()
+        self,
+        schedule: Schedule,
+        target: str,
+        facts: Facts,
+        notes: Sequence[str] = (),
+        machine: Machine | None = None,
+        overlap: float = 0.0,
     ) -> None:
+        """machine: that of a target whose workers can count what is complete, step by step; None:
+        they meet. overlap: the part of its bound by which the arena may be larger for that."""
+        # What calls decide of places and tiles, and what processes do together, needs barriers.
+        fixed = schedule.decisions is None and not schedule.processes
+        self.machine, self.overlap = machine if fixed else None, overlap
+        self.own, self.kept = WorkerMemory({}, 0, frozenset()), 0
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
         self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
         self.numbers: dict[Buffer, int] = {}
-        self.offsets: dict[Buffer, int] = {}
+        self.offsets: Mapping[Buffer, int] = {}
         self.ranges: dict[Buffer, tuple[int, int]] = {}  # of arena buffers, and of those in outputs
         self.reused: Mapping[Buffer, Reused] = {}
+        self.places = BufferPlaces({}, {})
         self.scratch: dict[int, Buffer] = {}  # by step
         self.interfering: dict[
             Buffer, set[Buffer]
@@ -125,8 +144,14 @@ class Planner:
             self.plan.processes = self.schedule.processes
             self.require(WITH_PROCESSES)
         runs = self.collect()
+        counts = False
+        if self.machine is not None:
+            runs, counts = self.coschedule(runs, self.machine)
         placement = self.place(runs)
         self.steps(runs)
+        if counts:
+            count_runs(self.plan, self.schedule, self.places, self.own)
+            self.require(WITH_RANGES)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
@@ -142,6 +167,7 @@ class Planner:
             self.describe(entry)
         self.summarise(placement)
         check_plan(plan, self.results(), self.reused_places(), parts=self.parts())
+        prove(plan, self.results(), self.reused_places())
         return plan
 
     # Kernels.
@@ -212,6 +238,25 @@ class Planner:
         """The plan uses what came with this format; versions differ in one digit."""
         self.plan.format_version = max(self.plan.format_version, version)
 
+    def coschedule(
+        self, runs: dict[int, KernelEntry], machine: Machine
+    ) -> tuple[dict[int, KernelEntry], bool]:
+        """Takes the order in which steps share workers best: the kernels of its steps, and whether
+        workers count what is complete; they should rather meet where they do not."""
+        cheap = {number for number, entry in runs.items() if is_cheap(entry.facts)}
+        times = {
+            number: step_time(
+                machine, facts.flops, facts.bytes, at_hint(facts.tiles) if facts.parallel else 1
+            )
+            for number, facts in ((number, entry.facts) for number, entry in runs.items())
+        }
+        found = counted(self.schedule, times, cheap.__contains__, machine, self.overlap)
+        if found is None:
+            return runs, False
+        self.schedule, self.own, self.kept = found.schedule, found.own, found.kept
+        moved = {number: runs[old] for number, old in enumerate(found.order) if old in runs}
+        return moved, True
+
     # Buffers.
 
     def formula(self, size: Any) -> int:
@@ -228,6 +273,7 @@ class Planner:
         known = self.numbers.get(buffer)
         if known is None:
             offset, size = self.offsets.get(buffer, 0), largest(buffer.bytes)
+            offset = self.own.offsets.get(buffer, offset)
             dims = [largest(dim) for dim in buffer.type.dims]
             if max(offset + size, *dims, 0) > ADDRESSABLE:
                 raise UserError(
@@ -235,11 +281,12 @@ class Planner:
                     "make it smaller, or the ranges of its sizes (sizes=)"
                 )
             known = self.numbers[buffer] = len(self.plan.buffers)
+            place = {
+                "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
+                "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
+            }[buffer.place]  # fmt: skip
             self.plan.buffers.add(
-                place={
-                    "arena": plan_pb2.ARENA, "input": plan_pb2.INPUT,
-                    "output": plan_pb2.OUTPUT, "weight": plan_pb2.WEIGHT,
-                }[buffer.place],
+                place=plan_pb2.WORKER if buffer in self.own.offsets else place,
                 offset=offset, bytes=size, index=buffer.index, weight=buffer.weight,
                 element_type=buffer.type.element.name, dims=dims,
                 bytes_formula=self.formula(buffer.bytes),
@@ -256,8 +303,9 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        ranges, self.reused = lives(self.schedule)
-        self.ranges = dict(ranges)
+        self.places = places(self.schedule, self.own.offsets, self.kept)
+        self.ranges, self.reused = dict(self.places.lives), self.places.reused
+        self.places.lives = self.ranges
         for number, entry in runs.items():
             if entry.facts.launches and entry.facts.scratch_bytes:
                 scratch = Buffer("arena", TensorType((entry.facts.scratch_bytes,), UI8))
@@ -265,9 +313,8 @@ class Planner:
         for number, size in self.staged().items():
             scratch = Buffer("arena", TensorType((size,), UI8))
             self.scratch[number], self.ranges[scratch] = scratch, (number, number)
-        buffers = [buffer for buffer in self.ranges if buffer not in self.reused]
-        placement = place([Interval(largest(b.bytes), *self.ranges[b]) for b in buffers])
-        self.offsets = dict(zip(buffers, placement.offsets, strict=True))
+        placement = in_arena(self.places, SEARCH_NODES)
+        self.offsets = self.places.offsets
         return placement
 
     def above(self) -> None:
@@ -333,7 +380,7 @@ class Planner:
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
-        hazards = _Hazards(self.offsets, self.reused)
+        hazards = _Hazards(self.places)
         labels = self.schedule.labels
         for number, step in enumerate(self.schedule.steps):
             message = self.plan.steps.add()
@@ -463,8 +510,8 @@ class _Hazards:
     may run any step, so that holds between steps that one worker runs alone as well. `interfering`:
     arena buffers that are not waited for only because they do not overlap."""
 
-    def __init__(self, offsets: dict[Buffer, int], reused: Mapping[Buffer, Reused]) -> None:
-        self.offsets, self.reused = offsets, reused
+    def __init__(self, found: BufferPlaces) -> None:
+        self.places = found
         self.pending: list[_Touched] = []
         self.forced = False
         self.interfering: dict[Buffer, set[Buffer]] = {}
@@ -490,16 +537,16 @@ class _Hazards:
         return wait
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
-        if buffer in self.reused:
-            owner, begin = self.reused[buffer]
-            return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
-        if buffer.place == "arena":
-            begin = self.offsets[buffer]
-            return "arena", begin, begin + max(largest(buffer.bytes), 1)
-        if buffer.place == "weight":
-            return buffer.weight, 0, 1
-        buffer = buffer.replaces or buffer  # it may have the same memory
-        return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
+        arena = buffer.place == "arena" and buffer not in self.places.reused
+        if arena and buffer not in self.places.offsets:
+            return buffer, 0, 1  # of each worker
+        return self.places.span(buffer)
+
+
+def is_cheap(facts: KernelFacts) -> bool:
+    """Whether each worker may run such a kernel for itself: it takes less than to meet."""
+    plain = not (facts.functions or facts.sizes or facts.launches)
+    return plain and facts.tiles == 1 and facts.flops <= _CHEAP and facts.bytes <= _CHEAP
 
 
 def exchanges(step: Step) -> bool:

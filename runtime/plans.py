@@ -8,7 +8,7 @@ from ..hlo.errors import UserError
 from ..specs.generated import plan_pb2
 from .bundle import MAIN, Variant
 
-NEWEST = (1, 7)  # format of plans that this runtime executes, and all before it
+NEWEST = (1, 8)  # format of plans that this runtime executes, and all before it
 
 
 def parse_plan(variant: Variant, label: str = "the program", entry: str = MAIN) -> plan_pb2.Plan:

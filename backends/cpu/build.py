@@ -25,6 +25,7 @@ from .contract.blocking import Blocking
 from .foreign import renamed
 from .image import link
 from .kernels import emit
+from .machines import machine_of
 
 _EXECUTOR = "executor"  # stands for an operation's text in the key of the executor
 CACHE = KernelCache()
@@ -107,6 +108,7 @@ def build(
     disk: DiskCache | None = None,
     blockings: Mapping[str, Blocking] | None = None,
     begun: Future[CompiledKernel] | None = None,
+    overlap: float | None = None,
 ) -> tuple[list[Any], bytes]:
     """A plan (plan_pb2.Plan) of each schedule, with its notes, and the image of all of them;
     UnsupportedError lists every missing kernel.
@@ -114,14 +116,19 @@ def build(
     `name`: the target's in the plans. `disk`: where compiled kernels are looked for and kept; the
     result is the same without.
     `blockings`: how products are cut, by canonical text; the cost model says it of others.
-    `begun`: the executor, if it was begun before.
+    `begun`: the executor, if it was begun before. `overlap`: the part by which an arena may be
+    larger so that steps overlap, which wait for counters; None: all wait for all.
     """
     if compiler_digest() is None:
         disk = None
     walker = begun or begin_executor(target, disk)
     job = _Job(target, disk, blockings or {})
     try:
-        planners = [Planner(one, name, job.facts, notes) for one, notes in schedules]
+        machine = None if overlap is None else machine_of(target)
+        planners = [
+            Planner(one, name, job.facts, notes, machine, overlap or 0.0)
+            for one, notes in schedules
+        ]
         plans = [planner.run() for planner in planners]
         job.finish()
     finally:

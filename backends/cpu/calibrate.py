@@ -328,6 +328,7 @@ def _sync(laboratory: _Laboratory, executors: int) -> Sync:
     functions = laboratory.compile({
         "spin": partial(probes.meet, sleeping=False),
         "sleep": partial(probes.meet, sleeping=True),
+        "gather": probes.gather,
         "delay": probes.delay,
         "nothing": probes.nothing,
     })  # fmt: skip
@@ -339,34 +340,46 @@ def _sync(laboratory: _Laboratory, executors: int) -> Sync:
 
     dispatch = laboratory.fastest(call)
     if executors == 1:
-        return Sync(0.0, 0.0, _rounded(dispatch))
+        return Sync(0.0, 0.0, _rounded(dispatch), 0.0, 0.0)
     spin = _handover(laboratory, functions["spin"], 0, 0, 2000)
+    counted = {"counter": _rounded(spin), "barrier": _rounded(_gathered(laboratory, functions))}
     libc = ctypes.CDLL(None)
     number = probes.FUTEX.get(module_target.architecture)
     if number is None or not hasattr(libc, "syscall"):
-        return Sync(_rounded(spin), _rounded(100 * spin), _rounded(dispatch))
+        return Sync(_rounded(spin), _rounded(100 * spin), _rounded(dispatch), **counted)
     system = ctypes.cast(libc.syscall, ctypes.c_void_p).value or 0
     delay = laboratory.fastest(lambda turns: functions["delay"](0, 0, 0, 0, turns))
     sleep = _handover(laboratory, functions["sleep"], system, number, 50)
     sleep = max(sleep - delay, spin)
-    return Sync(_rounded(spin), _rounded(sleep), _rounded(dispatch))
+    return Sync(_rounded(spin), _rounded(sleep), _rounded(dispatch), **counted)
 
 
 def _handover(laboratory: _Laboratory, meet: Any, system: int, number: int, turns: int) -> float:
     """Seconds from one executor's word to the other's: the median of some runs, since a core that
     is awake by chance is no wake."""
+    runs = [lambda word, me=me: meet(word, system, number, me, turns) for me in (0, 1)]
+    return _paired(laboratory, runs) / (2 * turns)
+
+
+def _gathered(laboratory: _Laboratory, functions: dict[str, Any]) -> float:
+    """Seconds of a barrier of two executors."""
+    turns, gather = 2000, functions["gather"]
+    return _paired(laboratory, [lambda word: gather(word, 0, 0, 2, turns)] * 2) / turns
+
+
+def _paired(laboratory: _Laboratory, runs: Sequence[Callable[[int], Any]]) -> float:
+    """The median of seconds in which two executors run together, given the address of a word."""
     word = _memory(4096)
     taken = []
     end = perf_counter() + max(0.02, 4 * laboratory.seconds)
     while perf_counter() < end:
-        word[:4] = 0
+        word[:8] = 0
         begin = perf_counter()
-        runs = [partial(meet, word.ctypes.data, system, number, me, turns) for me in (0, 1)]
-        other = threading.Thread(target=runs[1])
+        other = threading.Thread(target=runs[1], args=(word.ctypes.data,))
         other.start()
-        runs[0]()
+        runs[0](word.ctypes.data)
         other.join()
-        taken.append((perf_counter() - begin) / (2 * turns))
+        taken.append(perf_counter() - begin)
     return float(np.median(taken))
 
 

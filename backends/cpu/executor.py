@@ -11,6 +11,9 @@ worker that has not begun when the program ends is not waited for.
 A condition is read once: the first worker publishes what it decided in a ring, because the buffer
 may have changed when a late worker comes by. A worker that is late by a whole ring leaves.
 
+In a plan with task ranges (ranges.py) a worker goes on within a range to whatever step is ready,
+and what every worker needs of a loop, such as its counter, every worker computes for itself.
+
 Waiting spins for a bounded time and then sleeps in the kernel, so that an oversubscribed machine
 stays usable.
 
@@ -19,14 +22,17 @@ programs of other images. All words are 64 bit; runtime/devices/cpu.py holds the
 
     context:  0 steps, 1 slots, 2 io, 3 patches, 4 patch count, 5 scratch, 6 scratch bytes per
               worker, 7 trace or 0, 8 trace records per worker, 9 and 10 ticks at the traced
-              call's begin and end
+              call's begin and end; of plans with task ranges: 11 records, 12 the workers' own
+              memory, 13 bytes of it per worker, 14 turns or 0, 15 counters
     step:     8 words: opcode, wait, then RUN: function, first slot, tiles, parallel
                                           BRANCH: slot, target    JUMP: -, target
                                           SWITCH: slot, targets, count
+              then steps of the task range that begins here, or -1 where each worker runs the step
+              for itself, else 0; offset of its record, 0 where it has none
     patch:    slot index, io index, byte offset: slots[slot] = io[index] + offset
     trace:    per worker: count, then records of (step | run number << 32, begin, end) in ticks;
               pieces that a worker took of one run have equal numbers, on one worker all are 0
-    pool:     64-byte lines; line 0 is free; line 1: completed tiles, sleepers (i32);
+    pool:     64-byte lines; line 0 is free; line 1: completed tiles (in ranges: steps), sleepers;
               line 2: program done (i32), sleepers (i32);
               line 3: libc's `syscall` or `sched_yield`, futex number or 0;
               lines 4-11: decisions = number << 32 | next step;
@@ -40,21 +46,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import llvm
-from . import words
+from . import ranges, step_walk, words
 from .codegen import Target
 
 RUN_SYMBOL = "girih_run"
 WORKER_SYMBOL = "girih_worker"
-END, RUN, BRANCH, JUMP, SWITCH = range(5)
 
-_STEP_BYTES = 64
-_LINE = 64
-_COMPLETED, _SLEEPERS, _DONE, _DONE_SLEEPERS = 64, 72, 128, 132
-_DECISIONS, _MAILBOXES = 256, 768
-_RING = (_MAILBOXES - _DECISIONS) // 8
 _IDLE, _POSTED, _TAKEN = range(3)
-# Of a mailbox:
-_ASLEEP, _FUNCTION, _CONTEXT, _THREADS, _CALLER_ASLEEP, _RANGE = 4, 8, 16, 24, 32, 40
 # A pause takes 15-50 ns, so this spins for 20 to 60 us: about what waking a thread costs.
 _SPINS = 1200
 
@@ -66,10 +64,14 @@ def emit(target: Target) -> str:
     module = target.module()
     _emit_wait(module)
     _emit_reach(module)
+    _emit_change(module)
     _emit_claim(module)
     _emit_complete(module)
     _emit_settle(module)
-    _emit_execute(module)
+    ranges.emit_ready(module)
+    ranges.emit_signal(module)
+    ranges.emit_own_arguments(module)
+    step_walk.emit_execute(module)
     _emit_run(module)
     _emit_worker(module)
     _emit_memory(module)
@@ -126,49 +128,64 @@ def _emit_reach(module: llvm.Module) -> None:
     """reach(pool, tiles): returns once so many tiles of the program are complete."""
     f = module.helper("reach", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
     pool, tiles = f.arguments
-    sleepers = words.field(f, pool, _SLEEPERS)
-    word = words.field(f, pool, _COMPLETED)
+    sleepers = words.field(f, pool, words.SLEEPERS)
+    word = words.field(f, pool, words.COMPLETED)
     _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("sge", now, tiles))
 
 
+def _emit_change(module: llvm.Module) -> None:
+    """change(pool, tiles): returns once another number of tiles of the program is complete."""
+    f = module.helper("change", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
+    pool, tiles = f.arguments
+    sleepers = words.field(f, pool, words.SLEEPERS)
+    word = words.field(f, pool, words.COMPLETED)
+    _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("ne", now, tiles))
+
+
 def _emit_claim(module: llvm.Module) -> None:
-    """claim(pool, sequence, tiles, alone, threads, worker): begin | end << 32 of a piece, or -1.
+    """claim(parts, stride, part, sequence, tiles, alone, threads, worker): begin | end << 32 or -1.
 
     Every worker has a range of a step's tiles, equal in all steps, so that what it reads is often
     what it wrote; it takes from others' ranges when its own is empty. A step that is not parallel
-    has one range.
+    has one range. The words of ranges begin at `parts`, `stride` bytes apart; a piece is the
+    `part`th part of what is left. Runs of a step are numbered in `sequence`, whose 32-bit
+    difference counts.
     """
     parameters = [
-        ("ptr", "pool"), ("i64", "sequence"), ("i64", "tiles"), ("i1", "alone"), ("i64", "threads"),
-        ("i64", "worker"),
+        ("ptr", "parts"), ("i64", "stride"), ("i64", "part"), ("i64", "sequence"),
+        ("i64", "tiles"), ("i1", "alone"), ("i64", "threads"), ("i64", "worker"),
     ]  # fmt: skip
     f = module.helper("claim", parameters, "i64", inline="noinline")
-    pool, sequence, tiles, alone, threads, worker = f.arguments
-    ranges = f.select(alone, 1, threads)
-    following, look, attempt, current, take, taken, empty, none = (f.label() for _ in range(8))
+    parts, stride, part, sequence, tiles, alone, threads, worker = f.arguments
+    count = f.select(alone, 1, threads)
+    names = (f.label() for _ in range(9))
+    following, look, some, attempt, current, take, taken, empty, none = names
     entry = f.block
     f.jump(following)
     f.start_block(following)
     turn = f.emit("i64", f"phi i64 [ 0, %{entry} ], [ %turn, %{empty} ]")
-    f.branch(f.compare("ult", turn, ranges), look, none)
+    f.branch(f.compare("ult", turn, count), look, none)
     f.start_block(look)
-    number = f.urem(f.add(worker, turn), ranges)
-    word = words.field(f, f.pointer(pool, f.mul(number, _LINE), "i8"), _MAILBOXES + _RANGE)
-    lowest = f.udiv(f.mul(tiles, number), ranges)
-    highest = f.udiv(f.mul(tiles, f.add(number, 1)), ranges)
+    number = f.urem(f.add(worker, turn), count)
+    word = f.pointer(parts, f.mul(number, stride), "i8")
+    lowest = f.udiv(f.mul(tiles, number), count)
+    highest = f.udiv(f.mul(tiles, f.add(number, 1)), count)
+    f.branch(f.compare("ult", lowest, highest), some, empty)  # nobody writes the word of no tiles
+    f.start_block(some)
     first = words.atomic_load(f, word, "i64")
     f.jump(attempt)
     f.start_block(attempt)
-    now = f.emit("i64", f"phi i64 [ {first.name}, %{look} ], [ %found, %{take} ]")
-    # A later step has begun only when no range of this one had a tile left.
-    f.branch(f.compare("sgt", f.lshr(now, 32), sequence), none, current)
+    now = f.emit("i64", f"phi i64 [ {first.name}, %{some} ], [ %found, %{take} ]")
+    ahead = f.cast("trunc", f.sub(f.lshr(now, 32), sequence), "i32")
+    # A later run has begun only when no range of this one had a tile left.
+    f.branch(f.compare("sgt", ahead, 0), none, current)
     f.start_block(current)
-    same = f.compare("eq", f.lshr(now, 32), sequence)
+    same = f.compare("eq", ahead, 0)
     begin = f.select(same, f.land(now, 0xFFFFFFFF), lowest)
     left = f.sub(highest, begin)
     f.branch(f.compare("sgt", left, 0), take, empty)
     f.start_block(take)
-    piece = f.max(f.udiv(left, 2), 1)
+    piece = f.max(f.udiv(left, part), 1)
     end = f.add(begin, f.select(alone, left, piece))
     found, won = words.exchange(f, word, now, f.lor(f.shl(sequence, 32), end))
     f.line(f"%found = add {found}, 0")
@@ -186,9 +203,9 @@ def _emit_complete(module: llvm.Module) -> None:
     """complete(pool, tiles): counts finished tiles and wakes who waits for them."""
     f = module.helper("complete", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
     pool, tiles = f.arguments
-    words.atomic_add(f, words.field(f, pool, _COMPLETED), tiles)
-    with f.if_then(f.compare("ne", words.atomic_load(f, words.field(f, pool, _SLEEPERS)), 0)):
-        words.wake(f, pool, words.field(f, pool, _COMPLETED))
+    words.atomic_add(f, words.field(f, pool, words.COMPLETED), tiles)
+    with f.if_then(f.compare("ne", words.atomic_load(f, words.field(f, pool, words.SLEEPERS)), 0)):
+        words.wake(f, pool, words.field(f, pool, words.COMPLETED))
     f.ret()
 
 
@@ -215,171 +232,6 @@ def _emit_settle(module: llvm.Module) -> None:
     f.ret(f.select(late, -1, f.land(known, 0xFFFFFFFF)))
 
 
-_EXECUTE_PARAMETERS = [("ptr", "context"), ("i64", "worker"), ("i64", "threads"), ("ptr", "pool")]
-
-
-class _StepWalk:
-    """The function execute(context, worker, threads, pool): one worker's way through the table."""
-
-    def __init__(self, module: llvm.Module) -> None:
-        f = self.f = module.helper("execute", _EXECUTE_PARAMETERS, inline="noinline")
-        context, self.worker, self.threads, self.pool = f.arguments
-        self.steps, self.slots = words.word(f, context, 0, "ptr"), words.word(f, context, 1, "ptr")
-        offset = f.mul(words.word(f, context, 6), self.worker)
-        self.scratch = f.pointer(words.word(f, context, 5, "ptr"), offset, "i8")
-        trace, self.capacity = words.word(f, context, 7, "ptr"), words.word(f, context, 8)
-        self.traced = f.compare("ne", trace, llvm.constant("ptr", 0))
-        record = f.add(f.mul(self.capacity, 24), 8)
-        self.log = f.pointer(trace, f.mul(record, self.worker), "i8")
-        self.several = f.compare("ugt", self.threads, 1)
-        # Of the walk: next step; number of runs; tiles of all runs before; number of decisions.
-        self.at, self.runs, self.tiles, self.decisions = (
-            f.alloca("i64", align=8) for _ in range(4)
-        )
-        for variable in (self.at, self.runs, self.tiles, self.decisions):
-            f.store(words.i64(0), variable)
-        self.following, self.leave = f.label(), f.label()
-
-    def emit(self) -> None:
-        f = self.f
-        f.jump(self.following)
-        f.start_block(self.following)
-        index = f.load("i64", self.at)
-        step = f.pointer(self.steps, f.mul(index, _STEP_BYTES), "i8")
-        f.store(f.add(index, 1), self.at)
-        waits = f.compare("ne", words.word(f, step, 1), 0)
-        with f.if_then(f.land(self.several, waits)):
-            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
-        cases = {number: f.label() for number in (END, RUN, BRANCH, JUMP, SWITCH)}
-        table = " ".join(f"i64 {number}, label %{label}" for number, label in cases.items())
-        f.line(f"switch {words.word(f, step, 0)}, label %{self.leave} [ {table} ]")
-
-        f.start_block(cases[RUN])
-        self._run(index, step)
-        f.jump(self.following)
-
-        f.start_block(cases[BRANCH])
-        self._decide(lambda: self._branch_target(index, step))
-        f.start_block(cases[SWITCH])
-        self._decide(lambda: self._switch_target(step))
-
-        f.start_block(cases[JUMP])
-        f.store(words.word(f, step, 3), self.at)
-        f.jump(self.following)
-
-        f.start_block(cases[END])
-        with f.if_then(self.several):
-            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
-            words.atomic_store(f, words.i32(1), words.field(f, self.pool, _DONE))
-            with f.if_then(
-                f.compare("ne", words.atomic_load(f, words.field(f, self.pool, _DONE_SLEEPERS)), 0)
-            ):
-                words.wake(f, self.pool, words.field(f, self.pool, _DONE))
-        f.jump(self.leave)
-        f.start_block(self.leave)
-        f.ret()
-
-    def _run(self, index: Value, step: Value) -> None:
-        """A step's tiles, piece by piece while there are any."""
-        f = self.f
-        tiles = words.word(f, step, 4)
-        alone = f.compare("eq", words.word(f, step, 5), 0)
-        branch = f.if_else(f.land(self.several, f.compare("ne", tiles, 0)))
-        with branch.then():
-            sequence = f.add(f.load("i64", self.runs), 1)
-            f.store(sequence, self.runs)
-            f.store(f.add(f.load("i64", self.tiles), tiles), self.tiles)
-            next_piece, work, done = f.label(), f.label(), f.label()
-            f.jump(next_piece)
-            f.start_block(next_piece)
-            where = self.threads, self.worker
-            piece = f.call("claim", "i64", self.pool, sequence, tiles, alone, *where)
-            f.branch(f.compare("slt", piece, 0), done, work)
-            f.start_block(work)
-            begin, end = f.land(piece, 0xFFFFFFFF), f.lshr(piece, 32)
-            self._call(index, step, begin, end)
-            f.call("complete", "void", self.pool, f.sub(end, begin))
-            f.jump(next_piece)
-            f.start_block(done)
-        with branch.otherwise(), f.if_then(f.compare("ne", tiles, 0)):
-            self._call(index, step, words.i64(0), tiles)
-
-    def _call(self, index: Value, step: Value, begin: Value, end: Value) -> None:
-        f = self.f
-        started = f.alloca("i64", align=8)
-        with f.if_then(self.traced):
-            f.store(words.ticks(f), started)
-        arguments = f.pointer(self.slots, words.word(f, step, 3), "ptr")
-        f.call_pointer(words.word(f, step, 2, "ptr"), "void", arguments, begin, end, self.scratch)
-        with f.if_then(self.traced):
-            # A step's pieces, and no others, have this word in common.
-            which = f.lor(index, f.shl(f.load("i64", self.runs), 32))
-            _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), words.ticks(f))
-
-    def _decide(self, target_of: Callable[[], Value]) -> None:
-        """Goes where a condition says; all workers go the same way."""
-        f = self.f
-        alone, shared, known, late = (f.label() for _ in range(4))
-        f.branch(self.several, shared, alone)
-        f.start_block(alone)
-        f.store(target_of(), self.at)
-        f.jump(self.following)
-
-        f.start_block(shared)
-        f.call("reach", "void", self.pool, f.load("i64", self.tiles))
-        number = f.add(f.load("i64", self.decisions), 1)
-        f.store(number, self.decisions)
-        ring = words.field(f, self.pool, _DECISIONS)
-        slot = f.pointer(ring, f.urem(number, _RING), "i64")
-        seen = words.atomic_load(f, slot, "i64")
-        target = f.call("settle", "i64", slot, seen, number, target_of())
-        f.branch(f.compare("slt", target, 0), late, known)
-        f.start_block(known)
-        f.store(target, self.at)
-        f.jump(self.following)
-
-        # The caller stays until the others, who are far ahead, have finished the program.
-        f.start_block(late)
-        with f.if_then(f.compare("eq", self.worker, 0)):
-            done, sleepers = (
-                words.field(f, self.pool, _DONE),
-                words.field(f, self.pool, _DONE_SLEEPERS),
-            )
-            f.call("wait", "void", self.pool, done, words.i32(0), sleepers)
-        f.jump(self.leave)
-
-    def _branch_target(self, index: Value, step: Value) -> Value:
-        f = self.f
-        condition = f.load(
-            "i8", f.load("ptr", f.pointer(self.slots, words.word(f, step, 2), "ptr"))
-        )
-        return f.select(f.compare("eq", condition, 0), words.word(f, step, 3), f.add(index, 1))
-
-    def _switch_target(self, step: Value) -> Value:
-        f = self.f
-        chosen = f.load("i32", f.load("ptr", f.pointer(self.slots, words.word(f, step, 2), "ptr")))
-        highest = f.sub(words.word(f, step, 4), 1)
-        # Out of range, above or below, takes the last target.
-        clamped = f.min(f.cast("sext", chosen, "i64"), highest, signed=False)
-        return f.load("i64", f.pointer(words.word(f, step, 3, "ptr"), clamped, "i64"))
-
-
-def _emit_execute(module: llvm.Module) -> None:
-    _StepWalk(module).emit()
-
-
-def _emit_trace(
-    f: llvm.Function, log: Value, capacity: Value, step: Value, begin: Value, end: Value
-) -> None:
-    """Appends (step, begin, end); a full log keeps counting."""
-    count = f.load("i64", log)
-    with f.if_then(f.compare("ult", count, capacity)):
-        place = words.field(f, f.pointer(log, f.mul(count, 24), "i8"), 8)
-        for offset, value in enumerate((step, begin, end)):
-            f.store(value, words.field(f, place, 8 * offset))
-    f.store(f.add(count, 1), log)
-
-
 def _emit_run(module: llvm.Module) -> None:
     """girih_run(context, threads, pool): patches the call's pointers in and runs to the end."""
     f = module.function(RUN_SYMBOL, [("ptr", "context"), ("i64", "threads"), ("ptr", "pool")])
@@ -397,30 +249,43 @@ def _emit_run(module: llvm.Module) -> None:
 
     several = f.compare("ugt", threads, 1)
     with f.if_then(several):
-        for offset in (_COMPLETED, *range(_DECISIONS, _MAILBOXES, 8)):
+        for offset in (words.COMPLETED, *range(words.DECISIONS, words.MAILBOXES, 8)):
             f.store(words.i64(0), words.field(f, pool, offset))
         with f.for_range(0, threads) as loop:
-            mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
-            f.store(words.i64(0), words.field(f, mailbox, _RANGE))
-        words.atomic_store(f, words.i32(0), words.field(f, pool, _DONE))
+            mailbox = f.pointer(
+                words.field(f, pool, words.MAILBOXES), f.mul(loop.index, words.LINE), "i8"
+            )
+            f.store(words.i64(0), words.field(f, mailbox, words.RANGE))
+        words.atomic_store(f, words.i32(0), words.field(f, pool, words.DONE))
         with f.for_range(1, threads) as loop:
-            mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
-            f.store(Value("ptr", "@execute"), words.field(f, mailbox, _FUNCTION))
-            f.store(context, words.field(f, mailbox, _CONTEXT))
-            f.store(threads, words.field(f, mailbox, _THREADS))
+            mailbox = f.pointer(
+                words.field(f, pool, words.MAILBOXES), f.mul(loop.index, words.LINE), "i8"
+            )
+            f.store(Value("ptr", "@execute"), words.field(f, mailbox, words.FUNCTION))
+            f.store(context, words.field(f, mailbox, words.CONTEXT))
+            f.store(threads, words.field(f, mailbox, words.THREADS))
             words.atomic_store(f, words.i32(_POSTED), mailbox)
             with f.if_then(
-                f.compare("ne", words.atomic_load(f, words.field(f, mailbox, _ASLEEP)), 0)
+                f.compare("ne", words.atomic_load(f, words.field(f, mailbox, words.ASLEEP)), 0)
             ):
                 words.wake(f, pool, mailbox)
-    f.call("execute", "void", context, words.i64(0), threads, pool)
+    for function, when in (("execute", several), ("execute_alone", f.lnot(several))):
+        with f.if_then(when):
+            f.call(function, "void", context, words.i64(0), threads, pool)
     with f.if_then(several), f.for_range(1, threads) as loop:
-        mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(loop.index, _LINE), "i8")
+        mailbox = f.pointer(
+            words.field(f, pool, words.MAILBOXES), f.mul(loop.index, words.LINE), "i8"
+        )
         # Who has not begun shall not; who has is left the time to walk to the end.
         words.exchange(f, mailbox, words.i32(_POSTED), words.i32(_IDLE))
         with f.if_then(f.compare("eq", words.atomic_load(f, mailbox), _TAKEN)):
-            caller_asleep = words.field(f, mailbox, _CALLER_ASLEEP)
+            caller_asleep = words.field(f, mailbox, words.CALLER_ASLEEP)
             f.call("wait", "void", pool, mailbox, words.i32(_TAKEN), caller_asleep)
+    # Nobody reads the turns of this call's start any more.
+    turns = words.word(f, context, 14, "ptr")
+    with f.if_then(f.land(several, f.compare("ne", turns, words.NULL))):
+        count = f.load("i64", turns)
+        f.copy(words.field(f, turns, 8), f.pointer(turns, f.add(count, 1), "i64"), f.shl(count, 3))
     with f.if_then(traced):
         f.store(words.ticks(f), words.field(f, context, 80))
     f.ret()
@@ -430,20 +295,20 @@ def _emit_worker(module: llvm.Module) -> None:
     """girih_worker(pool, worker): never returns, and keeps nothing of a finished program."""
     f = module.function(WORKER_SYMBOL, [("ptr", "pool"), ("i64", "worker")])
     pool, worker = f.arguments
-    mailbox = f.pointer(words.field(f, pool, _MAILBOXES), f.mul(worker, _LINE), "i8")
+    mailbox = f.pointer(words.field(f, pool, words.MAILBOXES), f.mul(worker, words.LINE), "i8")
     serve = f.label()
     f.jump(serve)
     f.start_block(serve)
-    f.call("wait", "void", pool, mailbox, words.i32(_IDLE), words.field(f, mailbox, _ASLEEP))
+    f.call("wait", "void", pool, mailbox, words.i32(_IDLE), words.field(f, mailbox, words.ASLEEP))
     _, won = words.exchange(f, mailbox, words.i32(_POSTED), words.i32(_TAKEN))
     with f.if_then(won):
-        execute = f.load("ptr", words.field(f, mailbox, _FUNCTION))
-        context = f.load("ptr", words.field(f, mailbox, _CONTEXT))
-        threads = f.load("i64", words.field(f, mailbox, _THREADS))
+        execute = f.load("ptr", words.field(f, mailbox, words.FUNCTION))
+        context = f.load("ptr", words.field(f, mailbox, words.CONTEXT))
+        threads = f.load("i64", words.field(f, mailbox, words.THREADS))
         f.call_pointer(execute, "void", context, worker, threads, pool)
         words.atomic_store(f, words.i32(_IDLE), mailbox)
         with f.if_then(
-            f.compare("ne", words.atomic_load(f, words.field(f, mailbox, _CALLER_ASLEEP)), 0)
+            f.compare("ne", words.atomic_load(f, words.field(f, mailbox, words.CALLER_ASLEEP)), 0)
         ):
             words.wake(f, pool, mailbox)
     f.jump(serve)

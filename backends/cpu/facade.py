@@ -69,7 +69,8 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         return {} if choices is None else choices.blockings
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        return build(schedules, target, name, disk, blockings(), *begun)
+        first = begun[0] if begun else None
+        return build(schedules, target, name, disk, blockings(), first, options.overlap)
 
     def begin() -> None:
         begun[:] = [begin_executor(target, disk)]

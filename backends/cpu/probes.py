@@ -196,6 +196,21 @@ def meet(module: llvm.Module, name: str, *, sleeping: bool) -> None:
     f.ret()
 
 
+def gather(module: llvm.Module, name: str) -> None:
+    """`turns` barriers of `size` executors, each of which counts itself on the i64 at a."""
+    f, (a, _, _, size, turns) = _begin(module, name)
+    with f.for_range(0, turns, 1, at_least_once=True) as loop:
+        f.emit("i64", f"atomicrmw add {a}, i64 1 seq_cst")
+        there = f.mul(f.add(loop.index, 1), size)
+        again, ready = f.label(), f.label()
+        f.jump(again)
+        f.start_block(again)
+        now = f.emit("i64", f"load atomic i64, {a} seq_cst, align 8")
+        f.branch(f.compare("sge", now, there), ready, again)
+        f.start_block(ready)
+    f.ret()
+
+
 def delay(module: llvm.Module, name: str) -> None:
     """What `meet` waits before each hand-over to a sleeper, `turns` times."""
     f, (_, _, _, _, turns) = _begin(module, name)

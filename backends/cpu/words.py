@@ -6,6 +6,14 @@ from .. import llvm
 
 SYSTEM = 192  # of the pool: where the runtime's function for sleeping stands, then its number
 
+# The pool's words, in bytes (see executor.py), and fields of a mailbox.
+LINE = 64
+COMPLETED, SLEEPERS, DONE, DONE_SLEEPERS = 64, 72, 128, 132
+DECISIONS, MAILBOXES = 256, 768
+RING = (MAILBOXES - DECISIONS) // 8
+ASLEEP, FUNCTION, CONTEXT, THREADS, CALLER_ASLEEP, RANGE = 4, 8, 16, 24, 32, 40
+NULL = llvm.constant("ptr", 0)
+
 Value = llvm.Value
 
 

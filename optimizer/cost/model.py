@@ -184,6 +184,14 @@ def moved(machine: Machine, read: float, written: float, conflict: float = 1.0) 
     return float(seconds(features, machine, machine.executors))
 
 
+def step_seconds(machine: Machine, flops: float, total: float) -> float:
+    """Seconds in which one executor runs a step of a plan that touches `total` bytes; rough, and
+    cheap to ask of each step: nothing overlaps, nothing is padded."""
+    level = int(np.maximum(level_of(machine, total), 1))
+    rate = machine.levels[level].rate(machine.executors)
+    return flops / machine.units[0].flops + total / rate
+
+
 def streamed(machine: Machine, total: float, passes: int, tasks: int, launches: int) -> float:
     """Seconds of so many launches whose tasks share all of the bytes, read in so many passes."""
     near = np.maximum(level_of(machine, total / machine.executors), 1)

@@ -17,7 +17,8 @@ from ...hlo.types import I1, TensorType, Type
 from ...hlo.verify import INLINED, Level
 from ..counters import counters, proven, ranges, turns
 from ..keys import Keys
-from ..licence import BITWISE, Ledger
+from ..licence import BITWISE, REASSOCIATES, Ledger, Licence
+from ..projections import before, projections, within
 from ..regions import rewritten
 from ..rewrite import copied
 from ..stacks import CHEAPLY, formula, repeated, rows
@@ -33,6 +34,7 @@ class Loops:
     unrolled_turns, unrolled_operations: a loop is unrolled up to so many turns, if it becomes no
         more operations than that.
     kept_bytes: how many bytes a value may have that is computed before a loop and kept over it.
+    projected_bytes: how many a product of a sequence may have that replaces those of its parts.
     chosen_operations, chosen_elements: branches of no more operations and elements all run.
     """
 
@@ -42,6 +44,7 @@ class Loops:
     unrolled_turns: int = 8
     unrolled_operations: int = 96
     kept_bytes: int = 4096
+    projected_bytes: int = 1 << 23
     chosen_operations: int = 8
     chosen_elements: int = 1024
     ledger: Ledger = field(default_factory=Ledger, compare=False)
@@ -63,7 +66,7 @@ class _Loops:
         self.values: dict[Value, Value] = {}  # what became of a value
         self.after: list[Op] = []  # what follows the loop that is placed
         loop: tuple[Change, ...] = (
-            self.same, self.known, self.sink, self.hoist, self.unroll, self.derive,
+            self.same, self.known, self.sink, self.hoist, self.project, self.unroll, self.derive,
         )  # fmt: skip
         branches: tuple[Change, ...] = (self.common, self.choose)
         self.changes = {"while": loop, "if": branches, "case": branches}
@@ -100,8 +103,8 @@ class _Loops:
     def renamed(self, values: Sequence[Value]) -> list[Value]:
         return [self.values.get(value, value) for value in values]
 
-    def record(self, what: str, op: Op) -> None:
-        self.options.ledger.record(f"loops-{what}", BITWISE, op)
+    def record(self, what: str, op: Op, needs: Licence = BITWISE) -> None:
+        self.options.ledger.record(f"loops-{what}", needs, op)
 
     def pure(self, regions: Sequence[Region]) -> bool:
         return not any(self.keys.has_effects(op) for region in regions for op in region.ops)
@@ -278,6 +281,37 @@ class _Loops:
             if inner in moved:
                 mapping.update((value, values[value]) for value in inner.results)
             return inner in moved
+
+        made = op.with_operands(op.operands, (op.regions[0], rewritten(body, {}, change)))
+        return made, made.results
+
+    def project(self, op: Op, ops: list[Op]) -> Changed | None:
+        """With products of parts of a sequence taken of the whole sequence, before the loop."""
+        count, allowed = turns(op, counters(op)), self.options.ledger.allowed
+        if count is None or (allowed is not None and REASSOCIATES not in allowed):
+            return None
+        body = op.regions[1]
+        varying = {*body.arguments, *(value for inner in body.ops for value in inner.results)}
+        found = {
+            one.product: one
+            for one in projections(body.ops, varying, count, self.options.projected_bytes)
+        }
+        if not found:
+            return None
+        parts: dict[Op, Value] = {}
+        for product, one in found.items():
+            outside = Builder(product.origin)
+            parts[product] = before(one, outside)
+            ops += outside.ops
+
+        def change(b: Builder, inner: Op, mapping: dict[Value, Value]) -> bool:
+            one = found.get(inner)
+            if one is not None:
+                self.record("project", inner, REASSOCIATES)
+                with b.at(inner.origin):
+                    index = mapping.get(one.index, one.index)
+                    mapping[inner.result] = within(one, parts[inner], index, b)
+            return one is not None
 
         made = op.with_operands(op.operands, (op.regions[0], rewritten(body, {}, change)))
         return made, made.results

@@ -22,7 +22,16 @@ import numpy as np
 from ...hlo.errors import CompilerBug, UserError
 from ...specs.generated import plan_pb2
 from .cores import default_threads
-from .cpu_context import ARENA_END, WORDS, CallMemory, ContextWords, CpuContext
+from .cpu_context import (
+    ARENA_END,
+    OWN_BYTES,
+    RECORDS,
+    WORDS,
+    CallMemory,
+    ContextWords,
+    CpuContext,
+)
+from .cpu_ranges import own_buffers
 from .cpu_steps import PARALLEL, STEP_WORDS, TILES, StepRows
 from .limits import check_buffers, malformed
 from .memory import PAGE, Pages, libc, pages
@@ -158,6 +167,7 @@ class CpuVariant:
             blocks: CallMemory = shared.setdefault("blocks", CallMemory())
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
+        self.call_bytes = self.context_bytes  # what is allocated for arena and scratch
         self._weights = dict(weights)
         if not plan.processes:
             self.walker = None
@@ -185,7 +195,11 @@ class CpuVariant:
         """Fills the step table and the pointer slots, as far as no context is needed."""
         plan, inputs = self.plan, len(self.plan.inputs)
         homes = [self._home(buffer, inputs) for buffer in plan.buffers]
-        steps = StepRows(plan, homes, self.image.address)
+        steps = StepRows(plan, homes, self.image.address, self.threads)
+        self.ranges = steps.ranges
+        self._records = np.array(steps.ranges.words, np.int64)
+        if steps.ranges:
+            self.context_bytes += pages(steps.ranges.memory()[2])
         table = np.array(steps.rows, np.int64)
         self._targets = np.array(steps.targets or [0], np.int64)
         switches = steps.switches
@@ -205,6 +219,7 @@ class CpuVariant:
         words[:3] = 8 * first_step, 8 * first_slot, 8 * WORDS
         words[3:5] = _address(self.patches), self.patch_count
         words[6] = self.scratch_bytes
+        words[RECORDS], words[OWN_BYTES] = _address(self._records), steps.ranges.worker_bytes
         for index, number in steps.tables:
             steps.slots[index] = 8 * (first_size + number)
         block = np.concatenate([
@@ -235,7 +250,8 @@ class CpuVariant:
         arena = np.array([ARENA_END, *(first_slot + slot for slot in rows.in_arena)])
         added[arena] = [end, *(offset + number for number in rows.in_arena.values())]
         inside = np.array([0, 1, 2, *(first_slot + slot for slot, _ in rows.tables)])
-        return ContextWords(block, added, inside, arena)
+        worker = np.array([first_slot + slot for slot in rows.in_worker], np.intp)
+        return ContextWords(block, added, inside, arena, worker)
 
     @property
     def steps(self) -> np.ndarray:
@@ -255,6 +271,8 @@ class CpuVariant:
         """A buffer's place, and its address, or index among a call's pointers; 0 in the arena."""
         if buffer.place == plan_pb2.ARENA:
             return buffer.place, 0
+        if buffer.place == plan_pb2.WORKER:
+            return buffer.place, own_buffers(self.plan) + buffer.offset
         if buffer.place == plan_pb2.INPUT:
             return buffer.place, buffer.index
         if buffer.place == plan_pb2.OUTPUT:
@@ -333,7 +351,8 @@ class CpuSized:
 
     @property
     def context_bytes(self) -> int:
-        return pages(self.arena_bytes + self.variant.scratch_bytes * self.threads)
+        counted = self.variant.context_bytes - self.variant.call_bytes
+        return pages(self.arena_bytes + self.variant.scratch_bytes * self.threads) + counted
 
     def run(
         self,

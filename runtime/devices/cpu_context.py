@@ -20,18 +20,29 @@ if TYPE_CHECKING:
 
 WORDS = 16  # of a context that the executor reads, and room to a whole line
 ARENA_END, TRACE, TICKS = 5, 7, 9  # which of them
+RECORDS, OWN, OWN_BYTES, TURNS, COUNTERS = range(11, 16)
 _HUGE = 1 << 22  # bytes of a context from which on large pages are asked for
+# Bytes beside a call's memory. Kernels leave padding out by masks: processors read nothing there,
+# but take very long to find that no page is there either.
+_MARGIN = 1 << 16
 
 
 class ContextWords(NamedTuple):
     """The words of a context: what is fixed of each, and the number, among the values of a call's
     sizes (`CpuSized.values`), of what is added to it. To those `inside` the context's own address
-    is added, to those `in_arena` that of the arena."""
+    is added, to those `in_arena` that of the arena, to those `in_worker` that of the only worker's
+    own memory."""
 
     fixed: Array
     added: Array
     inside: Array
     in_arena: Array
+    in_worker: Array
+
+
+def call_pages(size: int) -> Pages:
+    """Memory for a call's arena and scratch."""
+    return Pages(size, huge=size >= _HUGE, margin=_MARGIN)
 
 
 class CallMemory:
@@ -47,8 +58,8 @@ class CallMemory:
             found = self.free.pop()
         except IndexError:
             found = None
-        if found is None or len(found.memory) < self.size:
-            return Pages(self.size, huge=self.size >= _HUGE)
+        if found is None or found.size < self.size:
+            return call_pages(self.size)
         return found
 
 
@@ -62,7 +73,14 @@ class CpuContext:
         self.address: int = ctypes.addressof(self.io) - 8 * WORDS
         self._memory: Pages | None = None
         if variant.blocks is None:
-            self._memory = Pages(variant.context_bytes, huge=variant.context_bytes >= _HUGE)
+            self._memory = call_pages(variant.call_bytes)
+        # What workers of a plan with task ranges count in, and what each has of its own.
+        self.counting: Pages | None = None
+        if variant.ranges:
+            self.counting = Pages(variant.ranges.memory()[2])
+            turns = variant.ranges.memory()[0]
+            count = variant.ranges.count.to_bytes(8, "little")
+            self.counting.memory[turns : turns + 8] = count
         self._written: CpuSized | None = None
         self._base, self._own = 0, block  # the arena's address; what does not depend on sizes
         self.bound: tuple[Array, ...] = ()  # arrays that a bound call refers to
@@ -86,11 +104,16 @@ class CpuContext:
             self._memory = memory = self.variant.blocks.take()
         if self.sized is self._written and self._base == memory.address:
             return
-        fixed, added, inside, in_arena = self.variant.block
+        fixed, added, inside, in_arena, in_worker = self.variant.block
         if self._base != memory.address:
             own = fixed.copy()
             own[inside] += self.address
             own[in_arena] += memory.address
+            if self.counting is not None:
+                counters = self.counting.address
+                turns, workers, _ = self.variant.ranges.memory()
+                own[[COUNTERS, TURNS, OWN]] = counters, counters + turns, counters + workers
+                own[in_worker] += counters + workers
             self._written, self._own, self._base = None, own, memory.address
         # Words that stay the same are never something else: a late worker may be reading them.
         np.add(self._own, self.sized.values.take(added), self.block)

@@ -26,6 +26,8 @@ def check_buffers(plan: plan_pb2.Plan) -> None:
             raise malformed(f"a buffer has {len(buffer.dims)} dims")
         if buffer.place == plan_pb2.ARENA:
             fits = buffer.offset + buffer.bytes <= arena
+        elif buffer.place == plan_pb2.WORKER:
+            fits = buffer.offset + buffer.bytes <= plan.worker_bytes
         else:
             sizes = given.get(buffer.place)
             fits = sizes is None or buffer.bytes <= sizes[buffer.index]

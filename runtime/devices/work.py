@@ -91,5 +91,5 @@ def too_small(plan: plan_pb2.Plan) -> bool:
             run = step.run
             several = run.parallel and run.tiles > 1
             saved += weight * step_saves(run.flops, run.bytes) if several else 0.0
-            meetings += weight * run.wait
+            meetings += weight * (run.wait or bool(run.waits))
     return saved < call_loses(meetings)

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 0db40d3cb88a3343829b38a10c39555e9d429bf99b3aebfc280568a91ce2e1fb); do not edit.
+# Generated from specs/plan.proto (sha256 945687a6f01869c180aca5804406916d4cd1af3ea0715e922da91588177837b5); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -15,11 +15,13 @@ class Place(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     INPUT: _ClassVar[Place]
     OUTPUT: _ClassVar[Place]
     WEIGHT: _ClassVar[Place]
+    WORKER: _ClassVar[Place]
 PLACE_UNSPECIFIED: Place
 ARENA: Place
 INPUT: Place
 OUTPUT: Place
 WEIGHT: Place
+WORKER: Place
 
 class PlanOrigin(_message.Message):
     __slots__ = ("file", "line", "name")
@@ -169,8 +171,24 @@ class Argument(_message.Message):
     offset: int
     def __init__(self, buffer: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
+class Wait(_message.Message):
+    __slots__ = ("counter", "threshold")
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    counter: int
+    threshold: int
+    def __init__(self, counter: _Optional[int] = ..., threshold: _Optional[int] = ...) -> None: ...
+
+class TaskRange(_message.Message):
+    __slots__ = ("first", "steps")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    steps: int
+    def __init__(self, first: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
 class Run(_message.Message):
-    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch", "tiles_formula", "sizes")
+    __slots__ = ("kernel", "arguments", "tiles", "parallel", "flops", "bytes", "wait", "operands", "origin", "scratch", "tiles_formula", "sizes", "waits", "signal", "each")
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     TILES_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +201,9 @@ class Run(_message.Message):
     SCRATCH_FIELD_NUMBER: _ClassVar[int]
     TILES_FORMULA_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    EACH_FIELD_NUMBER: _ClassVar[int]
     kernel: int
     arguments: _containers.RepeatedCompositeFieldContainer[Argument]
     tiles: int
@@ -195,17 +216,24 @@ class Run(_message.Message):
     scratch: Argument
     tiles_formula: int
     sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    signal: int
+    each: bool
+    def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., signal: _Optional[int] = ..., each: _Optional[bool] = ...) -> None: ...
 
 class BranchIfFalse(_message.Message):
-    __slots__ = ("condition", "target", "wait")
+    __slots__ = ("condition", "target", "wait", "waits", "each")
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    EACH_FIELD_NUMBER: _ClassVar[int]
     condition: Argument
     target: int
     wait: bool
-    def __init__(self, condition: _Optional[_Union[Argument, _Mapping]] = ..., target: _Optional[int] = ..., wait: _Optional[bool] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    each: bool
+    def __init__(self, condition: _Optional[_Union[Argument, _Mapping]] = ..., target: _Optional[int] = ..., wait: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., each: _Optional[bool] = ...) -> None: ...
 
 class Jump(_message.Message):
     __slots__ = ("target",)
@@ -214,14 +242,18 @@ class Jump(_message.Message):
     def __init__(self, target: _Optional[int] = ...) -> None: ...
 
 class Switch(_message.Message):
-    __slots__ = ("index", "targets", "wait")
+    __slots__ = ("index", "targets", "wait", "waits", "each")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    EACH_FIELD_NUMBER: _ClassVar[int]
     index: Argument
     targets: _containers.RepeatedScalarFieldContainer[int]
     wait: bool
-    def __init__(self, index: _Optional[_Union[Argument, _Mapping]] = ..., targets: _Optional[_Iterable[int]] = ..., wait: _Optional[bool] = ...) -> None: ...
+    waits: _containers.RepeatedCompositeFieldContainer[Wait]
+    each: bool
+    def __init__(self, index: _Optional[_Union[Argument, _Mapping]] = ..., targets: _Optional[_Iterable[int]] = ..., wait: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., each: _Optional[bool] = ...) -> None: ...
 
 class Transfer(_message.Message):
     __slots__ = ("source", "target", "source_start", "target_start", "sizes")
@@ -344,7 +376,7 @@ class Undo(_message.Message):
     def __init__(self, argument: _Optional[int] = ..., rows: _Optional[int] = ..., saved: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., base: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +394,8 @@ class Plan(_message.Message):
     GUARDS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    WORKER_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -381,6 +415,8 @@ class Plan(_message.Message):
     guards: _containers.RepeatedCompositeFieldContainer[SizeRelation]
     others: _containers.RepeatedCompositeFieldContainer[Plan]
     undo: _containers.RepeatedCompositeFieldContainer[Undo]
+    ranges: _containers.RepeatedCompositeFieldContainer[TaskRange]
+    worker_bytes: int
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -67,6 +67,7 @@ class _Run:
                 start = self.offsets[number]
                 self.guarded[start : start + buffer.bytes] = False
         self.arena[self.guarded] = GUARD
+        self.own = room(max(1, plan.worker_bytes))
         self.scratch = room(max(1, variant.scratch_bytes) + 2 * ZONE)
         self.functions: dict[int, Any] = {}
 
@@ -120,6 +121,8 @@ class _Run:
             whole = self.inputs[buffer.index]
         elif buffer.place == plan_pb2.OUTPUT:
             whole = self.outputs[buffer.index]
+        elif buffer.place == plan_pb2.WORKER:
+            whole = self.own[buffer.offset : buffer.offset + buffer.bytes]
         else:
             whole = self.variant._weights[buffer.weight]
         return whole.reshape(-1).view(np.uint8)[argument.offset :]

@@ -50,14 +50,14 @@ def opened(program: Any, plan: Any) -> Any:
 
 def test_the_runtime_executes_what_the_planner_writes(program):
     written = planner.PLAN_FORMAT, planner.WITH_FUNCTIONS, planner.WITH_LAUNCHES, planner.WITH_STEPS
-    for version in (*written, planner.WITH_SCRATCH):
+    for version in (*written, planner.WITH_SCRATCH, planner.WITH_RANGES):
         plan = plan_pb2.Plan(format_version=version)
         assert plan_version(plan) <= NEWEST
         check_version(plan)
     assert opened(program, program.plan)
 
 
-@pytest.mark.parametrize("version", ["1.8", "2.0", "1.10"])
+@pytest.mark.parametrize("version", ["1.9", "2.0", "1.10"])
 def test_a_newer_plan(version):
     with pytest.raises(UserError, match=f"format {version}, this girih executes up to"):
         check_version(plan_pb2.Plan(format_version=version))

@@ -1,0 +1,289 @@
+"""How the steps of a schedule share the workers of a CPU: by counters, in an order made for that,
+or by barriers in the order that needs least memory.
+
+Counters are taken where a loop has scalars that every worker can compute for itself, and where the
+time in which workers are done is predicted to be shorter by `GAIN`. Of several orders the one is
+taken that is predicted to be fastest, if it gains as much over the given one, and if its arena is
+larger than its bound by the part `overlap` at most, or by what a core's own cache hardly notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..hlo.deciding import largest
+from ..specs.generated import plan_pb2
+from ..workers import step_pays
+from .coschedule import (
+    GAIN,
+    WORKERS,
+    StepTime,
+    barrier_time,
+    dependences,
+    listed,
+    makespan,
+    reordered,
+    stretches,
+)
+from .cost.model import step_seconds
+from .machine import Machine, Sync
+from .memory import Interval, Placement, bounded, place
+from .output_reuse import Reused, lives, reuse_outputs
+from .schedule import (
+    BranchStep,
+    Buffer,
+    CopyStep,
+    JumpStep,
+    RunStep,
+    Schedule,
+    SwitchStep,
+    live_ranges,
+)
+from .tasks import TaskStep, Touch, waits_of
+from .worker_memory import WorkerMemory, worker_memory
+
+# How many steps a step may be ahead of where it stood, and for how many steps more than a value
+# lives its memory is kept, so that steps which come next need not wait for its last readers.
+_ANY = 1 << 30
+FREEDOMS = ((8, 0), (8, 1), (_ANY, 0), (_ANY, 1), (_ANY, 2), (_ANY, 4), (_ANY, 8))
+MANY = 400  # steps, from which on fewer of them are tried
+_UNNOTICED = 0.25  # of the cache of a core: so much more memory costs no time
+
+
+@dataclass
+class BufferPlaces:
+    """Where a schedule's buffers lie, but for those that each worker has. lives: of those of the
+    arena, and of those within outputs; kept: for how many steps more their memory is; offsets: of
+    those in the arena."""
+
+    lives: Mapping[Buffer, tuple[int, int]]
+    reused: Mapping[Buffer, Reused]
+    kept: int = 0
+    offsets: Mapping[Buffer, int] = field(default_factory=dict)
+
+    def span(self, buffer: Buffer) -> tuple[object, int, int]:
+        """Its memory, begin and end in it."""
+        if buffer in self.reused:
+            owner, begin = self.reused[buffer]
+            return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
+        if buffer.place == "arena":
+            begin = self.offsets[buffer]
+            return "arena", begin, begin + max(largest(buffer.bytes), 1)
+        if buffer.place == "weight":
+            return buffer.weight, 0, 1
+        buffer = buffer.replaces or buffer  # it may have the same memory
+        return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
+
+
+def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> BufferPlaces:
+    """The places of a schedule's buffers without offsets, and without what is each worker's own.
+
+    kept: for how many steps more than it lives the memory of a buffer is kept.
+    """
+    if not kept:
+        ranges, reused = lives(schedule)
+    else:
+        ranges = live_ranges(schedule)
+        last = len(schedule.steps) - 1
+        longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
+        reused = reuse_outputs(schedule, longer)
+    live = {buffer: life for buffer, life in ranges.items() if buffer not in own}
+    return BufferPlaces(live, {b: where for b, where in reused.items() if b not in own}, kept)
+
+
+def in_arena(found: BufferPlaces, nodes: int) -> Placement:
+    """Gives arena buffers their offsets; nodes: states that searches may go through. What is proven
+    is of the lives, not of what is kept longer."""
+    buffers = [buffer for buffer in found.lives if buffer not in found.reused]
+    intervals = [Interval(largest(b.bytes), *found.lives[b]) for b in buffers]
+    longer = [Interval(size, first, last + found.kept) for size, first, last in intervals]
+    placement = place(longer, nodes=nodes)
+    found.offsets = dict(zip(buffers, placement.offsets, strict=True))
+    return bounded(placement, intervals) if found.kept else placement
+
+
+def task_steps(schedule: Schedule, found: BufferPlaces, own: WorkerMemory) -> list[TaskStep]:
+    """The steps as plain data."""
+    labels = schedule.labels
+    steps: list[TaskStep] = []
+    for number, step in enumerate(schedule.steps):
+        kind, following = "run", [number + 1]
+        reads: Sequence[Buffer] = ()
+        writes: Sequence[Buffer] = ()
+        if isinstance(step, RunStep):
+            reads, writes = step.operands, step.results
+        elif isinstance(step, CopyStep):
+            reads, writes = [step.source], [step.target]
+        elif isinstance(step, JumpStep):
+            kind, following = "jump", [labels[step.target]]
+        elif isinstance(step, BranchStep):
+            kind, reads = "branch", [step.condition]
+            following.append(labels[step.target])
+        elif isinstance(step, SwitchStep):
+            kind, reads = "branch", [step.index]
+            following = [labels[target] for target in step.targets]
+        if number in own.steps:
+            kind = "each" if kind == "run" else "jump"
+        touches = [(buffer, False) for buffer in reads] + [(buffer, True) for buffer in writes]
+        spans = [Touch(*found.span(b), write) for b, write in touches if b not in own.offsets]
+        steps.append(TaskStep(kind, spans, following))
+    return steps
+
+
+def step_time(machine: Machine, flops: float, moved: float, tiles: int) -> StepTime:
+    """How long a step takes; tiles: how many of them workers may take."""
+    divided = max(tiles, 1) if step_pays(flops, moved) else 1
+    return StepTime(step_seconds(machine, flops, moved), divided)
+
+
+def count_runs(
+    plan: plan_pb2.Plan,
+    schedule: Schedule,
+    found: BufferPlaces,
+    own: WorkerMemory,
+) -> None:
+    """Puts the runs of a plan into task ranges, with counters and waits in place of barriers."""
+    waits = waits_of(task_steps(schedule, found, own), entries(schedule, own))
+    counters: dict[int, int] = {}
+    for first, count in waits.ranges:
+        plan.ranges.add(first=first, steps=count)
+        for number in range(first, first + count):
+            counters[number] = len(counters)
+            run = plan.steps[number].run
+            run.signal = len(counters)
+    for number, step in enumerate(plan.steps):
+        action = step.WhichOneof("action")
+        if action is None or action == "jump":
+            continue
+        message = getattr(step, action)
+        message.wait = number in waits.barriers
+        message.each = number in own.steps
+        for wait in waits.waits.get(number, ()):
+            message.waits.add(counter=counters[wait.step], threshold=wait.threshold)
+    plan.worker_bytes = own.bytes
+
+
+class Counted(NamedTuple):
+    """order: numbers of the given steps in the new schedule."""
+
+    schedule: Schedule
+    order: Sequence[int]
+    own: WorkerMemory
+    kept: int
+
+
+def counted(
+    schedule: Schedule,
+    times: Mapping[int, StepTime],
+    cheap: Callable[[int], bool],
+    machine: Machine,
+    overlap: float,
+) -> Counted | None:
+    """How counters serve the schedule best; None where barriers do.
+
+    times: of the steps that run kernels. cheap: as of `worker_memory`. overlap: the part by which
+    the arena may be larger than its bound.
+    """
+    sync = machine.sync
+    own = worker_memory(schedule, cheap)
+    given = _tried(schedule, own, times, sync, [*range(len(schedule.steps))])
+    met = barrier_time(barriers(given.steps), times, WORKERS, sync)
+    if not own.steps and _least(schedule, times) > (1 - GAIN) * met:
+        return None
+    bound = given.placement.bound_bytes
+    room = max(overlap * bound, machine.levels[1].capacity * _UNNOTICED) if overlap else 0
+    best = given
+    for reach, kept in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
+        order = listed(schedule, times, own.steps, reach)
+        own_steps = frozenset(n for n, old in enumerate(order) if old in own.steps)
+        moved = {number: times[old] for number, old in enumerate(order) if old in times}
+        new = reordered(schedule, order), own._replace(steps=own_steps)
+        trial = _tried(*new, moved, sync, order, kept if overlap else 0)
+        if trial.placement.arena_bytes > bound + room:
+            continue
+        if trial.time < (1 - GAIN) * best.time or _fewer(trial, best):
+            best = trial
+    if best.time > (1 - GAIN) * met and not own.steps:
+        return None
+    return Counted(best.schedule, best.order, best.own, best.kept)
+
+
+class _Trial(NamedTuple):
+    """What an order comes to."""
+
+    schedule: Schedule
+    order: Sequence[int]
+    own: WorkerMemory
+    steps: list[TaskStep]
+    placement: Placement
+    waits: int
+    time: float
+    kept: int
+
+
+def _tried(
+    schedule: Schedule,
+    own: WorkerMemory,
+    times: Mapping[int, StepTime],
+    sync: Sync,
+    order: Sequence[int],
+    kept: int = 0,
+) -> _Trial:
+    found = places(schedule, own.offsets, kept)
+    placement = in_arena(found, 0)
+    steps = task_steps(schedule, found, own)
+    waits = waits_of(steps, entries(schedule, own))
+    time = makespan(waits, times, WORKERS, sync)
+    count = len(waits.ranges) + sum(map(len, waits.waits.values()))
+    return _Trial(schedule, order, own, steps, placement, count, time, kept)
+
+
+def _fewer(trial: _Trial, given: _Trial) -> bool:
+    """Whether an order has fewer waits, and loses neither time nor memory."""
+    larger = trial.placement.arena_bytes > given.placement.arena_bytes
+    return trial.waits < given.waits and trial.time <= given.time and not larger
+
+
+def entries(schedule: Schedule, own: WorkerMemory) -> set[int]:
+    """Steps of each worker before loops: all wait there, so no turn waits for what is before."""
+    begins = {
+        schedule.labels[s.target] for s in schedule.steps if isinstance(s, JumpStep) and s.back
+    }
+    return {begin - 1 for begin in begins if begin - 1 in own.steps}
+
+
+def _least(schedule: Schedule, times: Mapping[int, StepTime]) -> float:
+    """Seconds in which workers can be done at best, whatever memory is used again."""
+    total = 0.0
+    for first, last in stretches(schedule):
+        end: dict[int, float] = {}
+        before = dependences(schedule, first, last)
+        for number in range(first, last):
+            begin = max((end[other] for other in before[number]), default=0.0)
+            end[number] = begin + times[number].shared(min(WORKERS, times[number].tiles))
+        work = sum(times[number].alone for number in range(first, last))
+        total += max(work / WORKERS, *end.values())
+    return total
+
+
+def barriers(steps: Sequence[TaskStep]) -> list[bool]:
+    """Which steps would wait for all before them: those that touch what an unfinished step does,
+    one of both writing, and those that control may reach from elsewhere."""
+    targets = {t for number, step in enumerate(steps) for t in step.next if t != number + 1}
+    pending: dict[object, list[tuple[int, int, bool]]] = {}
+    found: list[bool] = []
+    for number, step in enumerate(steps):
+        forced = number in targets
+        waits = forced or any(
+            touch.begin < end and begin < touch.end and (touch.write or write)
+            for touch in step.touches
+            for begin, end, write in pending.get(touch.memory, ())
+        )
+        if waits:
+            pending = {}
+        for memory, begin, end, write in step.touches:
+            pending.setdefault(memory, []).append((begin, end, write))
+        found.append(waits)
+    return found

@@ -1,0 +1,387 @@
+"""Proves of a plan with task ranges that its waits order what has to be ordered.
+
+Shares no code with tasks.py, which finds the waits, nor with what places buffers. Along all ways
+that control can take it follows what a worker knows to be complete: of each step that was walked
+last, which steps were complete when it began. Then every two steps that touch the same bytes, one
+of them writing, have to be in order wherever one can come after the other: so values are there
+when they are read, and memory is used again when nobody needs what it held. Waits name runs that
+stand before in the order of the walk, so that no two wait for each other, and every counter is one
+step's.
+
+Whatever is wrong is a CompilerBug that names the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..hlo.errors import CompilerBug
+from ..specs.generated import plan_pb2
+from .certify import ReusedPlace
+
+BIT = 1  # of step number 0
+
+
+def prove(
+    plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace] = ()
+) -> None:
+    """Raise CompilerBug unless the waits of a plan with task ranges are right; nothing is asked of
+    plans without.
+
+    results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
+    inside: the values that live in outputs.
+    """
+    if not plan.ranges and not plan.worker_bytes:
+        return
+    program = _Program(plan, results, inside)
+    _check_own(program)
+    known = _Knowledge(program).run()
+    _check_order(program, known)
+
+
+class _Access(NamedTuple):
+    memory: object
+    begin: int
+    end: int
+    write: bool
+
+
+class _Program:
+    """The plan as this file looks at it. home: the range of each step, -1: none. after: where
+    control goes on. waits: (step, threshold) of each step. accesses: what others may touch too."""
+
+    def __init__(
+        self, plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace]
+    ) -> None:
+        self.plan, self.results = plan, results
+        self.inside: dict[tuple[int, int], list[ReusedPlace]] = {}
+        for place in inside:
+            self.inside.setdefault((place.owner, place.offset), []).append(place)
+        self.count = len(plan.steps)
+        self.home = [-1] * self.count
+        owner: dict[int, int] = {}
+        for number, one in enumerate(plan.ranges):
+            for step in range(one.first, one.first + one.steps):
+                run = plan.steps[step].run if step < self.count else None
+                if run is None or not run.signal or run.each or self.home[step] >= 0:
+                    raise CompilerBug(f"step {step} is no task of range {number} alone")
+                if owner.setdefault(run.signal, step) != step:
+                    raise CompilerBug(f"steps {owner[run.signal]} and {step} have one counter")
+                if run.wait and step != one.first:
+                    raise CompilerBug(f"step {step} is a barrier within range {number}")
+                self.home[step] = number
+        self.first = [one.first for one in plan.ranges]
+        self.after = [self._after(number) for number in range(self.count)]
+        self.waits = [self._waits(number, owner) for number in range(self.count)]
+        self.accesses = [self._accesses(number) for number in range(self.count)]
+
+    def action(self, number: int) -> Any:
+        step = self.plan.steps[number]
+        name = step.WhichOneof("action")
+        if name is None:
+            raise CompilerBug(f"step {number} does nothing")
+        return getattr(step, name)
+
+    def kind(self, number: int) -> str:
+        return self.plan.steps[number].WhichOneof("action") or ""
+
+    def meets(self, number: int) -> bool:
+        """Whether all earlier steps are complete before this one."""
+        meeting = self.kind(number) in ("exchange", "collective")
+        return meeting or getattr(self.action(number), "wait", False)
+
+    def _after(self, number: int) -> list[int]:
+        action, kind = self.action(number), self.kind(number)
+        if kind == "jump":
+            found = [action.target]
+        elif kind == "switch":
+            found = [*action.targets]
+        else:
+            found = [number + 1]
+            if kind == "branch_if_false":
+                found.append(action.target)
+        for target in found:
+            if target > self.count:
+                raise CompilerBug(f"step {number} goes on behind the last step")
+            if target == self.count:
+                continue
+            inside = self.home[target] >= 0
+            on = target == number + 1 and self.home[number] == self.home[target]
+            if inside and not on and target != self.first[self.home[target]]:
+                raise CompilerBug(f"step {number} leads into the middle of a task range")
+        return found
+
+    def _waits(self, number: int, owner: Mapping[int, int]) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for wait in getattr(self.action(number), "waits", ()):
+            step = owner.get(wait.counter + 1)
+            if step is None or wait.threshold > 1:
+                raise CompilerBug(f"step {number} waits for what no counter counts")
+            same = self.home[number] >= 0 and self.home[number] == self.home[step]
+            if same and wait.threshold and step >= number:
+                raise CompilerBug(f"step {number} waits for step {step}, which comes after it")
+            found.append((step, wait.threshold))
+        if found and self.kind(number) == "run" and self.home[number] < 0:
+            raise CompilerBug(f"step {number} waits for counters outside of task ranges")
+        return found
+
+    def _accesses(self, number: int) -> list[_Access]:
+        action, kind = self.action(number), self.kind(number)
+        if kind == "jump":
+            return []
+        if kind == "run":
+            reads = len(action.arguments) - self.results.get(number, 0)
+            found = [(one, place >= reads) for place, one in enumerate(action.arguments)]
+        elif kind == "branch_if_false":
+            found = [(action.condition, False)]
+        elif kind == "switch":
+            found = [(action.index, False)]
+        else:
+            found = [(action.operand, False), (action.result, True)]
+        return [self._access(number, argument, write) for argument, write in found]
+
+    def _access(self, number: int, argument: Any, write: bool) -> _Access:
+        buffer = self.plan.buffers[argument.buffer]
+        begin = buffer.offset + argument.offset
+        memory: object = buffer.place
+        if buffer.place == plan_pb2.INPUT:
+            memory = "argument", buffer.index
+        elif buffer.place == plan_pb2.OUTPUT:  # it may have the memory of what it replaces
+            memory = "result", buffer.index
+            if buffer.HasField("replaces"):
+                memory = "argument", buffer.replaces
+        elif buffer.place == plan_pb2.WEIGHT:
+            memory = "weight", buffer.weight
+        here = self.inside.get((argument.buffer, argument.offset), ())
+        sizes = [place.bytes for place in here if place.first <= number <= place.last]
+        if argument.offset and not sizes:
+            raise CompilerBug(f"step {number} points at a byte where nothing lives")
+        size = sizes[0] if sizes else buffer.bytes
+        return _Access(memory, begin, begin + max(size, 1), write)
+
+
+def _check_own(program: _Program) -> None:
+    """Memory of workers is written by steps that each of them runs, and these read nothing that
+    others write."""
+    written = {
+        access.memory
+        for accesses in program.accesses
+        for access in accesses
+        if access.write and access.memory != plan_pb2.WORKER
+    }
+    for number, accesses in enumerate(program.accesses):
+        each = getattr(program.action(number), "each", False)
+        for access in accesses:
+            own = access.memory == plan_pb2.WORKER
+            if own and access.write and not each:
+                raise CompilerBug(f"step {number} writes one worker's memory alone")
+            if each and not own and (access.write or access.memory in written):
+                raise CompilerBug(f"step {number} of each worker touches what others write")
+            if own and not each and program.kind(number) != "run":
+                raise CompilerBug(f"step {number} decides in one worker's memory")
+
+
+class _Knowledge:
+    """What is complete when a step begins: `run` gives for each step the steps all of whose runs so
+    far are complete, as bits; a step that has not run is."""
+
+    def __init__(self, program: _Program) -> None:
+        self.program = program
+        self.all = (BIT << program.count) - 1
+        self.known = [0] * program.count
+        # Where a stretch begins: of each step what was complete when it ran last; of the worker.
+        self.states: dict[int, tuple[dict[int, int], int]] = {}
+
+    def run(self) -> list[int]:
+        program = self.program
+        starts = {0} | {t for n, after in enumerate(program.after) for t in after if t != n + 1}
+        self.states[0] = {}, self.all
+        changed = {0}
+        while changed:
+            number = min(changed)
+            changed.discard(number)
+            for target, state in self._stretch(number, starts):
+                if target < program.count and self._meet(target, state):
+                    changed.add(target)
+        return self.known
+
+    def _stretch(
+        self, number: int, starts: set[int]
+    ) -> Iterator[tuple[int, tuple[dict[int, int], int]]]:
+        """Walks from a start to the next one; the states that leave it, and where to."""
+        program = self.program
+        before, worker = self.states[number]
+        walked = 0  # in this stretch: what was known of these before is over
+        own: dict[int, int] = {}
+        while True:
+            if program.meets(number):
+                worker = self.all
+            known = worker
+            for step, threshold in program.waits[number]:
+                same = program.home[step] == program.home[number]
+                if threshold and step in own:
+                    known |= _since(own[step], walked, step) | BIT << step
+                elif threshold or (same and step >= number):
+                    known |= before.get(step, 0) & ~walked | BIT << step
+            self.known[number] = known
+            kind = program.kind(number)
+            if kind == "run" and program.home[number] < 0 and not program.action(number).each:
+                raise CompilerBug(f"step {number} stands in no task range")
+            if kind in ("branch_if_false", "switch") and not program.action(number).each:
+                # Without waits of its own it waits for all.
+                worker = known if program.waits[number] else self.all
+            if program.home[number] >= 0:
+                bit = BIT << number
+                walked |= bit
+                worker &= ~bit
+                own[number] = known & ~bit
+            following = program.after[number]
+            leaving = [t for t in following if t != number + 1 or t in starts]
+            if leaving or number + 1 not in following:
+                state = {s: told & ~walked for s, told in before.items() if s not in own}
+                state |= {s: _since(told, walked, s) for s, told in own.items()}
+                for target in leaving:
+                    yield target, (state, worker)
+            number += 1
+            if number in starts or number not in following or number >= program.count:
+                return
+
+    def _meet(self, target: int, state: tuple[dict[int, int], int]) -> bool:
+        """Only what all ways know is known; whether that is less than before."""
+        told, worker = state
+        if target not in self.states:
+            self.states[target] = dict(told), worker
+            return True
+        before, before_worker = self.states[target]
+        # Of a step that has not run on a way, that way knows what its worker does.
+        after = {
+            step: (before.get(step, 0) | before_worker) & (told.get(step, 0) | worker)
+            for step in {**before, **told}
+        }
+        if after == before and before_worker & worker == before_worker:
+            return False
+        self.states[target] = after, before_worker & worker
+        return True
+
+
+def _since(known: int, walked: int, step: int) -> int:
+    """Of what was known when a step began, what still holds: those behind it have run again."""
+    return known & ~(walked >> step + 1 << step + 1)
+
+
+def _check_order(program: _Program, known: Sequence[int]) -> None:
+    """Steps that touch the same bytes, one of them writing, are in order."""
+    owners, memories, begins, ends, writes = [], {}, [], [], []
+    numbers = []
+    for number, accesses in enumerate(program.accesses):
+        if program.home[number] < 0:
+            continue  # branches and meetings are in order by the walk; what is each one's own, too
+        for access in accesses:
+            owners.append(number)
+            numbers.append(memories.setdefault(access.memory, len(memories)))
+            begins.append(access.begin)
+            ends.append(access.end)
+            writes.append(access.write)
+    who, where, low, high, wrote = map(np.array, (owners, numbers, begins, ends, writes))
+    earlier = _earlier(program)
+    ways: dict[int, set[int]] = {}
+    for number, accesses in enumerate(program.accesses):
+        conflicts = np.zeros(program.count, bool)
+        for access in accesses:
+            if access.memory == plan_pb2.WORKER or not owners:
+                continue
+            beside = (where == memories.get(access.memory, -1)) & (low < access.end)
+            beside &= (access.begin < high) & (wrote | access.write)
+            conflicts[who[beside]] = True
+        packed = int.from_bytes(np.packbits(conflicts, bitorder="little").tobytes(), "little")
+        for other in _bits(packed & earlier[number] & ~known[number]):
+            if other not in ways:
+                ways[other] = _known_on_all_ways(program, other)
+            if number not in ways[other]:
+                raise CompilerBug(
+                    f"step {number} may begin before step {other} is complete, and both touch the "
+                    "same memory"
+                )
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit
+
+
+def _known_on_all_ways(program: _Program, target: int) -> set[int]:
+    """The steps that begin when all runs so far of `target` are complete, found way by way: a state
+    is a set of steps of which each, once it is complete, began after them. Where ways meet, all of
+    their sets are kept; `_Knowledge` loses there that it may be another step on each way."""
+    always = BIT << program.count  # every worker has seen it
+    valid = [
+        sum(BIT << q for q in {q for q, t in waits if t or _comes_after(program, q, number)})
+        for number, waits in enumerate(program.waits)
+    ]
+    states: dict[int, set[int]] = {0: {always}}
+    changed = [0]
+    unknown: set[int] = set()
+    while changed:
+        number = changed.pop()
+        after: set[int] = set()
+        meets = program.meets(number)
+        action = program.action(number)
+        branches = program.kind(number) in ("branch_if_false", "switch") and not action.each
+        for seen in states[number]:
+            known = meets or seen & (always | valid[number])
+            if not known:
+                unknown.add(number)
+            if meets or (branches and (known or not program.waits[number])):
+                seen |= always
+            if number == target:
+                seen = BIT << number
+            elif known and program.home[number] >= 0:
+                seen |= BIT << number
+            after.add(seen)
+        for following in program.after[number]:
+            if following < program.count:
+                before = states.setdefault(following, set())
+                kept = _least(before | after)
+                if kept != before:
+                    states[following] = kept
+                    changed.append(following)
+    return set(states) - unknown
+
+
+def _comes_after(program: _Program, step: int, number: int) -> bool:
+    """Whether a step stands in the range of another one, and not before it."""
+    return program.home[step] == program.home[number] >= 0 and step >= number
+
+
+_MOST_WAYS = 64
+
+
+def _least(sets: set[int]) -> set[int]:
+    """Those of some sets, as bits, that hold none of the others; what all have if they are many."""
+    kept = {one for one in sets if not any(other & one == other != one for other in sets)}
+    if len(kept) <= _MOST_WAYS:
+        return kept
+    common = -1
+    for one in kept:
+        common &= one
+    return {common}
+
+
+def _earlier(program: _Program) -> list[int]:
+    """Of each step, those that may have run before it, as bits."""
+    found = [0] * program.count
+    changed = True
+    while changed:
+        changed = False
+        for number in range(program.count):
+            reach = found[number] | BIT << number
+            for target in program.after[number]:
+                if target < program.count and found[target] | reach != found[target]:
+                    found[target] |= reach
+                    changed = True
+    return found
