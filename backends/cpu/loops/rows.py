@@ -2,7 +2,8 @@
 
 A row is worked on in passes: each pass reads the row once and computes all reductions that depend
 on earlier passes only; the last passes compute the roots. What costs more to compute again than to
-read is kept in scratch between passes. The order of additions depends on the row's length alone.
+read is kept in scratch between passes. The order of additions depends on the rows' shape and the
+machine's description alone, never on how many workers there are.
 """
 
 from __future__ import annotations
