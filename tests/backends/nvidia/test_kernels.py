@@ -9,7 +9,7 @@ import pytest
 
 import girih
 from girih.backends import find
-from girih.backends.nvidia import kernels, machines
+from girih.backends.nvidia import fits, kernels, machines
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.target import ARCHITECTURES, target
 from girih.hlo.build import Builder
@@ -42,10 +42,10 @@ def test_kinds() -> None:
     total = b.reduce("add", x, zero, [0])
     negated = b("negate", x)
     assert total.op is not None and negated.op is not None
-    assert kernels.kind_of(total.op) == "reduce" and kernels.kind_of(negated.op) == "loop"
-    assert kernels.kind_of(harness.fusion("contract", b.region([negated]))) == "contract"
+    assert fits.kind_of(total.op) == "reduce" and fits.kind_of(negated.op) == "loop"
+    assert fits.kind_of(harness.fusion("contract", b.region([negated]))) == "contract"
     sort = next(d for d in DEFINITIONS if d.name == "sort")
-    assert kernels.kind_of(harness.operation(sort, next(iter(sort.cases())))) == "opaque"
+    assert fits.kind_of(harness.operation(sort, next(iter(sort.cases())))) == "opaque"
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
