@@ -16,7 +16,7 @@ import pytest
 import girih
 import girih.language as tl
 from girih import foreign
-from girih.backends.nvidia import foreign as backend
+from girih.backends.nvidia import foreign, kernels
 from girih.backends.nvidia.simulator import GlobalMemory, launch, parse
 from girih.backends.nvidia.target import target
 from girih.hlo.build import make_op
@@ -239,15 +239,15 @@ def call(text: str, *, shared: int = 0) -> Op:
     ],
 )
 def test_code_that_does_not_fit(op, architecture, reason):
-    assert reason in backend.lacks(op, target(architecture))
+    assert reason in foreign.lacks(op, target(architecture))
     with pytest.raises(UnsupportedError, match=reason):
-        backend.emit(op, target(architecture))
+        kernels.emit(op, target(architecture))
 
 
 def test_wrong_ptx_of_a_record_is_a_user_error():
     for text in ("nonsense", PTX_TWICE.replace("twice", "thrice")):
         with pytest.raises(girih.UserError, match="kernel 'twice'"):
-            backend.emit(call(text), target("sm_80"))
+            kernels.emit(call(text), target("sm_80"))
 
 
 OPCODES = (
