@@ -16,7 +16,8 @@ import pytest
 import girih
 import girih.language as tl
 from girih import foreign
-from girih.backends.nvidia import foreign, kernels
+from girih.backends.nvidia import foreign as backend
+from girih.backends.nvidia import kernels
 from girih.backends.nvidia.simulator import GlobalMemory, launch, parse
 from girih.backends.nvidia.target import target
 from girih.hlo.build import make_op
@@ -239,7 +240,7 @@ def call(text: str, *, shared: int = 0) -> Op:
     ],
 )
 def test_code_that_does_not_fit(op, architecture, reason):
-    assert reason in foreign.lacks(op, target(architecture))
+    assert reason in backend.lacks(op, target(architecture))
     with pytest.raises(UnsupportedError, match=reason):
         kernels.emit(op, target(architecture))
 
