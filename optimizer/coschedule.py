@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .machine import Sync
-from .schedule import Buffer, CopyStep, RunStep, Schedule, Step
+from .schedule import Buffer, CopyStep, RunStep, Schedule, reads, writes
 from .tasks import Waits
 
 WORKERS = 2
@@ -76,30 +76,22 @@ def dependences(schedule: Schedule, first: int, last: int) -> dict[int, set[int]
     readers: dict[Buffer, list[int]] = {}
     before: dict[int, set[int]] = {}
     for number in range(first, last):
-        reads, writes = _touched(schedule.steps[number])
-        own: set[int] = set()
-        for buffer in (*reads, *writes):
-            if buffer in writers:
-                own.add(writers[buffer])
-        for buffer in writes:
+        step = schedule.steps[number]
+        read, written = _memories(reads(step)), _memories(writes(step))
+        own = {writers[buffer] for buffer in (*read, *written) if buffer in writers}
+        for buffer in written:
             own.update(readers.pop(buffer, ()))
             writers[buffer] = number
-        for buffer in reads:
-            if buffer not in writes:
+        for buffer in read:
+            if buffer not in written:
                 readers.setdefault(buffer, []).append(number)
         before[number] = own
     return before
 
 
-def _touched(step: Step) -> tuple[list[Buffer], list[Buffer]]:
-    """What a step reads, and what it writes; an output stands for what it replaces."""
-    if isinstance(step, RunStep):
-        reads, writes = step.operands, step.results
-    elif isinstance(step, CopyStep):
-        reads, writes = [step.source], [step.target]
-    else:
-        return [], []
-    return [b.replaces or b for b in reads], [b.replaces or b for b in writes]
+def _memories(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """An output stands for what it replaces."""
+    return [buffer.replaces or buffer for buffer in buffers]
 
 
 def _by_longest_path(

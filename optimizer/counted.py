@@ -10,10 +10,8 @@ larger than its bound by the part `overlap` at most, or by what a core's own cac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..hlo.deciding import largest
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .coschedule import (
@@ -28,19 +26,10 @@ from .coschedule import (
     stretches,
 )
 from .cost.model import step_seconds
+from .hazards import BufferPlaces, Hazards, in_arena, places
 from .machine import Machine, Sync
-from .memory import Interval, Placement, bounded, place
-from .output_reuse import Reused, lives, reuse_outputs
-from .schedule import (
-    BranchStep,
-    Buffer,
-    CopyStep,
-    JumpStep,
-    RunStep,
-    Schedule,
-    SwitchStep,
-    live_ranges,
-)
+from .memory import Placement
+from .schedule import BranchStep, JumpStep, Schedule, SwitchStep, reads, writes
 from .tasks import TaskStep, Touch, waits_of
 from .worker_memory import WorkerMemory, worker_memory
 
@@ -52,81 +41,23 @@ MANY = 400  # steps, from which on fewer of them are tried
 _UNNOTICED = 0.25  # of the cache of a core: so much more memory costs no time
 
 
-@dataclass
-class BufferPlaces:
-    """Where a schedule's buffers lie, but for those that each worker has. lives: of those of the
-    arena, and of those within outputs; kept: for how many steps more their memory is; offsets: of
-    those in the arena."""
-
-    lives: Mapping[Buffer, tuple[int, int]]
-    reused: Mapping[Buffer, Reused]
-    kept: int = 0
-    offsets: Mapping[Buffer, int] = field(default_factory=dict)
-
-    def span(self, buffer: Buffer) -> tuple[object, int, int]:
-        """Its memory, begin and end in it."""
-        if buffer in self.reused:
-            owner, begin = self.reused[buffer]
-            return (owner.place, owner.index), begin, begin + max(buffer.bytes, 1)
-        if buffer.place == "arena":
-            begin = self.offsets[buffer]
-            return "arena", begin, begin + max(largest(buffer.bytes), 1)
-        if buffer.place == "weight":
-            return buffer.weight, 0, 1
-        buffer = buffer.replaces or buffer  # it may have the same memory
-        return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
-
-
-def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> BufferPlaces:
-    """The places of a schedule's buffers without offsets, and without what is each worker's own.
-
-    kept: for how many steps more than it lives the memory of a buffer is kept.
-    """
-    if not kept:
-        ranges, reused = lives(schedule)
-    else:
-        ranges = live_ranges(schedule)
-        last = len(schedule.steps) - 1
-        longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
-        reused = reuse_outputs(schedule, longer)
-    live = {buffer: life for buffer, life in ranges.items() if buffer not in own}
-    return BufferPlaces(live, {b: where for b, where in reused.items() if b not in own}, kept)
-
-
-def in_arena(found: BufferPlaces, nodes: int) -> Placement:
-    """Gives arena buffers their offsets; nodes: states that searches may go through. What is proven
-    is of the lives, not of what is kept longer."""
-    buffers = [buffer for buffer in found.lives if buffer not in found.reused]
-    intervals = [Interval(largest(b.bytes), *found.lives[b]) for b in buffers]
-    longer = [Interval(size, first, last + found.kept) for size, first, last in intervals]
-    placement = place(longer, nodes=nodes)
-    found.offsets = dict(zip(buffers, placement.offsets, strict=True))
-    return bounded(placement, intervals) if found.kept else placement
-
-
 def task_steps(schedule: Schedule, found: BufferPlaces, own: WorkerMemory) -> list[TaskStep]:
     """The steps as plain data."""
     labels = schedule.labels
     steps: list[TaskStep] = []
     for number, step in enumerate(schedule.steps):
         kind, following = "run", [number + 1]
-        reads: Sequence[Buffer] = ()
-        writes: Sequence[Buffer] = ()
-        if isinstance(step, RunStep):
-            reads, writes = step.operands, step.results
-        elif isinstance(step, CopyStep):
-            reads, writes = [step.source], [step.target]
-        elif isinstance(step, JumpStep):
+        if isinstance(step, JumpStep):
             kind, following = "jump", [labels[step.target]]
         elif isinstance(step, BranchStep):
-            kind, reads = "branch", [step.condition]
+            kind = "branch"
             following.append(labels[step.target])
         elif isinstance(step, SwitchStep):
-            kind, reads = "branch", [step.index]
+            kind = "branch"
             following = [labels[target] for target in step.targets]
         if number in own.steps:
             kind = "each" if kind == "run" else "jump"
-        touches = [(buffer, False) for buffer in reads] + [(buffer, True) for buffer in writes]
+        touches = [(b, False) for b in reads(step)] + [(b, True) for b in writes(step)]
         spans = [Touch(*found.span(b), write) for b, write in touches if b not in own.offsets]
         steps.append(TaskStep(kind, spans, following))
     return steps
@@ -189,7 +120,7 @@ def counted(
     sync = machine.sync
     own = worker_memory(schedule, cheap)
     given = _tried(schedule, own, times, sync, [*range(len(schedule.steps))])
-    met = barrier_time(barriers(given.steps), times, WORKERS, sync)
+    met = barrier_time(_barriers(given), times, WORKERS, sync)
     if not own.steps and _least(schedule, times) > (1 - GAIN) * met:
         return None
     bound = given.placement.bound_bytes
@@ -216,7 +147,7 @@ class _Trial(NamedTuple):
     schedule: Schedule
     order: Sequence[int]
     own: WorkerMemory
-    steps: list[TaskStep]
+    found: BufferPlaces
     placement: Placement
     waits: int
     time: float
@@ -233,11 +164,10 @@ def _tried(
 ) -> _Trial:
     found = places(schedule, own.offsets, kept)
     placement = in_arena(found, 0)
-    steps = task_steps(schedule, found, own)
-    waits = waits_of(steps, entries(schedule, own))
+    waits = waits_of(task_steps(schedule, found, own), entries(schedule, own))
     time = makespan(waits, times, WORKERS, sync)
     count = len(waits.ranges) + sum(map(len, waits.waits.values()))
-    return _Trial(schedule, order, own, steps, placement, count, time, kept)
+    return _Trial(schedule, order, own, found, placement, count, time, kept)
 
 
 def _fewer(trial: _Trial, given: _Trial) -> bool:
@@ -268,22 +198,13 @@ def _least(schedule: Schedule, times: Mapping[int, StepTime]) -> float:
     return total
 
 
-def barriers(steps: Sequence[TaskStep]) -> list[bool]:
-    """Which steps would wait for all before them: those that touch what an unfinished step does,
-    one of both writing, and those that control may reach from elsewhere."""
-    targets = {t for number, step in enumerate(steps) for t in step.next if t != number + 1}
-    pending: dict[object, list[tuple[int, int, bool]]] = {}
-    found: list[bool] = []
-    for number, step in enumerate(steps):
-        forced = number in targets
-        waits = forced or any(
-            touch.begin < end and begin < touch.end and (touch.write or write)
-            for touch in step.touches
-            for begin, end, write in pending.get(touch.memory, ())
-        )
-        if waits:
-            pending = {}
-        for memory, begin, end, write in step.touches:
-            pending.setdefault(memory, []).append((begin, end, write))
-        found.append(waits)
-    return found
+def _barriers(trial: _Trial) -> list[bool]:
+    """Which steps of an order would wait for all before them."""
+    hazards, starts = Hazards(trial.found), set(trial.schedule.labels.values())
+    waits: list[bool] = []
+    for number, step in enumerate(trial.schedule.steps):
+        if number in starts:
+            hazards.unknown()
+        decided = not isinstance(step, JumpStep)
+        waits.append(decided and hazards.step(reads(step), writes(step)))
+    return waits

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..hlo.errors import UserError
+from .cost import assumed
 
 SCHEMA, VERSION = "girih.machine", 1
 KINDS = ("exchange", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -97,8 +98,8 @@ class Sync:
     step: float
     wake: float
     dispatch: float
-    counter: float = 5e-8
-    barrier: float = 2e-7
+    counter: float = assumed.SECONDS_PER_COUNTER
+    barrier: float = assumed.SECONDS_PER_BARRIER
 
 
 @dataclass(frozen=True)

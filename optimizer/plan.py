@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..hlo.build import make_op
 from ..hlo.deciding import at_hint, codeable, decided_by, largest
-from ..hlo.errors import CompilerBug, UnsupportedError, UserError
+from ..hlo.errors import UnsupportedError, UserError
 from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.messages import most_staged
 from ..hlo.ops.collectives import members
@@ -25,7 +25,8 @@ from ..hlo.types import UI8, TensorType
 from ..specs.generated import plan_pb2
 from ..workers import step_pays
 from .certify import ReusedPlace, check_plan
-from .counted import BufferPlaces, count_runs, counted, in_arena, places, step_time
+from .counted import count_runs, counted, step_time
+from .hazards import BufferPlaces, Hazards, in_arena, places
 from .library import BETWEEN, able
 from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
@@ -41,6 +42,8 @@ from .schedule import (
     Schedule,
     Step,
     SwitchStep,
+    reads,
+    writes,
 )
 from .windows import updated
 from .worker_memory import WorkerMemory
@@ -380,7 +383,7 @@ class Planner:
 
     def steps(self, runs: dict[int, KernelEntry]) -> None:
         starts = set(self.schedule.labels.values())
-        hazards = _Hazards(self.places)
+        hazards = Hazards(self.places)
         labels = self.schedule.labels
         for number, step in enumerate(self.schedule.steps):
             message = self.plan.steps.add()
@@ -411,29 +414,25 @@ class Planner:
         self.interfering = hazards.interfering
 
     def kernel_step(
-        self, run: Any, step: Step, entry: KernelEntry, hazards: _Hazards, scratch: Sequence[Buffer]
+        self, run: Any, step: Step, entry: KernelEntry, hazards: Hazards, scratch: Sequence[Buffer]
     ) -> None:
-        if isinstance(step, RunStep):
-            reads, writes = step.operands, step.results
-        elif isinstance(step, CopyStep):
-            reads, writes = [step.source], [step.target]
-        else:
-            raise CompilerBug(f"{step} runs no kernel")
+        read, written = reads(step), writes(step)
         facts = entry.facts
         moved = judged = facts.bytes
         update = UPDATED_BY.get(step.op.name) if isinstance(step, RunStep) else None
-        if update is not None and len(writes) == 1 and reads[0] in (writes[0], writes[0].replaces):
+        last = written[-1]
+        if update is not None and len(written) == 1 and read[0] in (last, last.replaces):
             # The rest of what is updated stays where it is; of a donated argument, if it is given.
-            moved += at_hint(reads[update].bytes - reads[0].bytes - writes[0].bytes)
-            if reads[0] is writes[0]:
+            moved += at_hint(read[update].bytes - read[0].bytes - last.bytes)
+            if read[0] is last:
                 judged = moved
         several = facts.parallel and at_hint(facts.tiles) > 1
         parallel = several and step_pays(facts.flops, judged)
         if isinstance(facts.tiles, SymbolicDim):  # the runtime judges it at each size
             parallel = facts.parallel
         run.kernel = entry.index
-        run.arguments.extend([self.argument(buffer) for buffer in [*reads, *writes]])
-        run.operands = len(reads)
+        run.arguments.extend([self.argument(buffer) for buffer in [*read, *written]])
+        run.operands = len(read)
         if isinstance(step, RunStep) and step.op.origin and len(entry.origins) > 1:
             place = step.op.origin[0]
             run.origin.file, run.origin.line, run.origin.name = place
@@ -441,7 +440,7 @@ class Planner:
         run.tiles_formula = self.formula(facts.tiles)
         run.sizes.extend([self.formula(size) - 1 for size in facts.sizes])
         run.flops, run.bytes = facts.flops, moved
-        run.wait = hazards.step(reads, [*writes, *scratch])
+        run.wait = hazards.step(read, [*written, *scratch])
 
     def exchange_step(self, message: Any, step: RunStep, scratch: Buffer | None) -> None:
         if self.on_gpu:
@@ -497,52 +496,6 @@ class Planner:
         )
 
 
-class _Touched(NamedTuple):
-    """A buffer that a step reads or writes, and where it lies: what it is a part of, bytes."""
-
-    buffer: Buffer
-    span: tuple[object, int, int]
-    write: bool
-
-
-class _Hazards:
-    """Tells which steps have to wait: those that touch what an unfinished step touches. Any worker
-    may run any step, so that holds between steps that one worker runs alone as well. `interfering`:
-    arena buffers that are not waited for only because they do not overlap."""
-
-    def __init__(self, found: BufferPlaces) -> None:
-        self.places = found
-        self.pending: list[_Touched] = []
-        self.forced = False
-        self.interfering: dict[Buffer, set[Buffer]] = {}
-
-    def unknown(self) -> None:
-        """Control may come from elsewhere: the next step waits."""
-        self.forced = True
-
-    def step(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> bool:
-        """Record a step; whether it has to wait."""
-        touched = [_Touched(b, self.span(b), False) for b in reads]
-        touched += [_Touched(b, self.span(b), True) for b in writes]
-        pairs = [(a, b) for a in touched for b in self.pending if a.write or b.write]
-        wait = self.forced or any(_overlap(one.span, other.span) for one, other in pairs)
-        if wait:
-            self.pending, self.forced = [], False
-        else:
-            for one, other in pairs:
-                if one.span[0] == other.span[0] == "arena":
-                    self.interfering.setdefault(one.buffer, set()).add(other.buffer)
-                    self.interfering.setdefault(other.buffer, set()).add(one.buffer)
-        self.pending += touched
-        return wait
-
-    def span(self, buffer: Buffer) -> tuple[object, int, int]:
-        arena = buffer.place == "arena" and buffer not in self.places.reused
-        if arena and buffer not in self.places.offsets:
-            return buffer, 0, 1  # of each worker
-        return self.places.span(buffer)
-
-
 def is_cheap(facts: KernelFacts) -> bool:
     """Whether each worker may run such a kernel for itself: it takes less than to meet."""
     plain = not (facts.functions or facts.sizes or facts.launches)
@@ -552,10 +505,6 @@ def is_cheap(facts: KernelFacts) -> bool:
 def exchanges(step: Step) -> bool:
     """Whether processes communicate in this step; no kernel runs."""
     return isinstance(step, RunStep) and step.op.name in BETWEEN
-
-
-def _overlap(left: tuple[object, int, int], right: tuple[object, int, int]) -> bool:
-    return left[0] == right[0] and left[1] < right[2] and right[1] < left[2]
 
 
 def copy_op(size: int) -> Op:

@@ -565,12 +565,12 @@ def _spelled(size: Dim) -> str:
     return f"{size:,}" if isinstance(size, int) else str(size)
 
 
-def touched(step: Step) -> list[Buffer]:
-    """Every buffer that a step reads or writes."""
+def reads(step: Step) -> list[Buffer]:
+    """Every buffer that a step reads."""
     if isinstance(step, RunStep):
-        return [*step.operands, *step.results]
+        return list(step.operands)
     if isinstance(step, CopyStep):
-        return [step.source, step.target]
+        return [step.source]
     if isinstance(step, BranchStep):
         return [step.condition]
     if isinstance(step, SwitchStep):
@@ -578,3 +578,15 @@ def touched(step: Step) -> list[Buffer]:
     if isinstance(step, JumpStep):
         return []
     raise CompilerBug(f"unknown step {step}")
+
+
+def writes(step: Step) -> list[Buffer]:
+    """Every buffer that a step writes."""
+    if isinstance(step, RunStep):
+        return list(step.results)
+    return [step.target] if isinstance(step, CopyStep) else []
+
+
+def touched(step: Step) -> list[Buffer]:
+    """Every buffer that a step reads or writes."""
+    return [*reads(step), *writes(step)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .memory import rounded
-from .schedule import BranchStep, Buffer, CopyStep, JumpStep, RunStep, Schedule, SwitchStep, touched
+from .schedule import BranchStep, Buffer, JumpStep, Schedule, SwitchStep, reads, touched, writes
 
 MOST_BYTES = 64  # of a buffer
 _ALIGNMENT = 8
@@ -30,25 +30,24 @@ class WorkerMemory(NamedTuple):
 def worker_memory(schedule: Schedule, cheap: Callable[[int], bool]) -> WorkerMemory:
     """cheap: whether a step that runs a kernel takes no longer than to wait for another worker."""
     own = _candidates(schedule)
-    written = {b for step in schedule.steps for b in _writes(step)}
+    written = {b for step in schedule.steps for b in writes(step)}
     changed = True
     while changed and own:
         changed = False
         for number, step in enumerate(schedule.steps):
-            writes = _writes(step)
-            if own.isdisjoint(writes):
+            results = writes(step)
+            if own.isdisjoint(results):
                 continue
-            reads = _reads(step)
-            alone = all(b in own or (b.place in _GIVEN and b not in written) for b in reads)
-            if not (alone and own.issuperset(writes) and cheap(number)):
-                own.difference_update(writes)
+            alone = all(b in own or (b.place in _GIVEN and b not in written) for b in reads(step))
+            if not (alone and own.issuperset(results) and cheap(number)):
+                own.difference_update(results)
                 changed = True
     offsets: dict[Buffer, int] = {}
     end = 0
     steps: set[int] = set()
     for number, step in enumerate(schedule.steps):
-        read = _decides(step)
-        if not own.isdisjoint(_writes(step)) or read in own:
+        decides = isinstance(step, BranchStep | SwitchStep) and not own.isdisjoint(reads(step))
+        if decides or not own.isdisjoint(writes(step)):
             steps.add(number)
         for buffer in touched(step):
             if buffer in own and buffer not in offsets:
@@ -69,22 +68,3 @@ def _candidates(schedule: Schedule) -> set[Buffer]:
         for buffer in touched(schedule.steps[number])
         if buffer.place == "arena" and buffer.bytes <= MOST_BYTES
     }
-
-
-def _writes(step: object) -> list[Buffer]:
-    if isinstance(step, RunStep):
-        return step.results
-    return [step.target] if isinstance(step, CopyStep) else []
-
-
-def _reads(step: object) -> list[Buffer]:
-    if isinstance(step, RunStep):
-        return step.operands
-    return [step.source] if isinstance(step, CopyStep) else []
-
-
-def _decides(step: object) -> Buffer | None:
-    """What a branch reads."""
-    if isinstance(step, BranchStep):
-        return step.condition
-    return step.index if isinstance(step, SwitchStep) else None

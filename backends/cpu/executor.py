@@ -63,8 +63,8 @@ def emit(target: Target) -> str:
     """The IR of the executor and of the memory routines that LLVM may call."""
     module = target.module()
     _emit_wait(module)
-    _emit_reach(module)
-    _emit_change(module)
+    _emit_until(module, "reach", "sge")
+    _emit_until(module, "change", "ne")
     _emit_claim(module)
     _emit_complete(module)
     _emit_settle(module)
@@ -124,22 +124,14 @@ def _emit_wait(module: llvm.Module) -> None:
     _emit_sleeping(f, pool, word, "i32", asleep, lambda now: f.compare("ne", now, old))
 
 
-def _emit_reach(module: llvm.Module) -> None:
-    """reach(pool, tiles): returns once so many tiles of the program are complete."""
-    f = module.helper("reach", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
+def _emit_until(module: llvm.Module, name: str, comparison: str) -> None:
+    """name(pool, tiles): returns once the number of complete tiles of the program is in such
+    relation to `tiles`."""
+    f = module.helper(name, [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
     pool, tiles = f.arguments
     sleepers = words.field(f, pool, words.SLEEPERS)
     word = words.field(f, pool, words.COMPLETED)
-    _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("sge", now, tiles))
-
-
-def _emit_change(module: llvm.Module) -> None:
-    """change(pool, tiles): returns once another number of tiles of the program is complete."""
-    f = module.helper("change", [("ptr", "pool"), ("i64", "tiles")], inline="noinline")
-    pool, tiles = f.arguments
-    sleepers = words.field(f, pool, words.SLEEPERS)
-    word = words.field(f, pool, words.COMPLETED)
-    _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare("ne", now, tiles))
+    _emit_sleeping(f, pool, word, "i64", sleepers, lambda now: f.compare(comparison, now, tiles))
 
 
 def _emit_claim(module: llvm.Module) -> None:

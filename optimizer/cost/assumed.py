@@ -6,6 +6,9 @@ from __future__ import annotations
 SECONDS_PER_FLOP = {"contract": 1e-11, "other": 1e-10}
 SECONDS_PER_BYTE = 5e-11
 SECONDS_PER_CALL = 2e-5  # that a call takes beside its kernels
+# To look at a counter that another worker has changed; to meet at one word: of machines whose
+# description does not say.
+SECONDS_PER_COUNTER, SECONDS_PER_BARRIER = 5e-8, 2e-7
 WORK_PER_BYTE = 2.0  # additions in the time of moving one byte of main memory
 CONVOLVED_PER_BYTE = 200  # flops of convolutions that pay for one byte moved by a transpose
 CONVOLVED_PER_LAUNCH = 1e6  # and for another launch on a GPU
