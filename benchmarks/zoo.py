@@ -11,7 +11,8 @@ Each model runs in a process of its own. There, the engines take turns in short 
 change of the machine's clock or load meets all of them; a latency is the median over all rounds,
 and a ratio the median of the ratios in each round. Writes
 benchmarks/results/zoo.json (zoo-wider.json, zoo-check.json, zoo-batch8.json, zoo-bf16.json) when
-all models were asked for. "best" is the fastest peer.
+all models were asked for; with `--save`, those of `--only` take the place of older ones there,
+each with its commit. "best" is the fastest peer.
 """
 
 from __future__ import annotations
@@ -55,13 +56,17 @@ def main() -> int:
     family = WIDER if options.wider else ZOO
     every = [entry.name for entry in family if entry.framework == "torch" or not several]
     names = options.only.split(",") if options.only else every
-    rows = []
+    rows: list[dict[str, Any]] = []
     described = machine()
     for name in names:
         console.print(f"[dim]{name}: {model(name).about} ...[/]")
-        rows.append(in_own_process(name))
+        rows.append({**in_own_process(name), "commit": described["commit"]})
         if "failed" in rows[-1]:
             console.print(f"[red]{name}: {rows[-1]['failed']}[/]")
+    file = file_of(options)
+    if options.save and file.exists():
+        measured = {row["name"]: row for row in [*json.loads(file.read_text())["models"], *rows]}
+        rows = [measured[name] for name in every if name in measured]
     report: dict[str, Any] = {"machine": described, "batch": options.batch, "models": rows}
     console.print(check_table(rows) if options.check else speed_table(rows, options))
     if not options.check:
@@ -70,14 +75,18 @@ def main() -> int:
             report[f"geometric_mean_{peer}"] = mean
             named = "XLA" if peer == "over_xla" else "the best peer"
             console.print(f"geometric mean of the time of {named} / girih's: {mean:.2f}")
-    if not options.only:
+    if options.save or not options.only:
         RESULTS.mkdir(exist_ok=True)
-        wider = "-wider" if options.wider else ""
-        kind = "-check" if options.check else "-bf16" if options.bf16 else ""
-        batch = f"-batch{options.batch}" if options.batch > 1 else ""
-        file = RESULTS / f"zoo{wider}{kind}{batch}.json"
         file.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if all(row.get("good") for row in rows) else 1
+
+
+def file_of(options: argparse.Namespace) -> Path:
+    """Where results of such a run are kept."""
+    wider = "-wider" if options.wider else ""
+    kind = "-check" if options.check else "-bf16" if options.bf16 else ""
+    batch = f"-batch{options.batch}" if options.batch > 1 else ""
+    return RESULTS / f"zoo{wider}{kind}{batch}.json"
 
 
 def arguments() -> argparse.Namespace:
@@ -87,6 +96,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare numbers, measure no speed")
     parser.add_argument("--wider", action="store_true", help="the models of other families")
     parser.add_argument("--only", metavar="NAMES", help="models, separated by commas")
+    parser.add_argument("--save", action="store_true", help="with --only: into the file of all")
     parser.add_argument("--engines", metavar="NAMES", help="engines, separated by commas")
     parser.add_argument("--batch", type=int, default=1, help="how many of each input")
     parser.add_argument("--bf16", action="store_true", help="the engines' bfloat16 ways")
@@ -169,8 +179,13 @@ def measure_in(folder: Path, name: str, options: argparse.Namespace) -> dict[str
 
 def latencies(prepared: dict[str, Any], seconds: float) -> dict[str, list[float]]:
     """Seconds of each engine by round: the median of the calls that it made in a round. Rounds are
-    short, since what else runs on a host changes its speed for seconds or minutes."""
-    rounds = 20
+    short, since what else runs on a host changes its speed for seconds or minutes. Where calls
+    take more than half of a second, fewer rounds are enough: at least 7."""
+    started = time.perf_counter()
+    for entry in prepared.values():
+        entry.call()
+    all_once = time.perf_counter() - started
+    rounds = min(20, max(7, round(10 * len(prepared) / all_once)))
     times: dict[str, list[float]] = {engine: [] for engine in prepared}
     for _ in range(rounds):
         for engine, entry in prepared.items():
