@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, constant_of
 from ...hlo.signature import Measured
-from ...hlo.symbols import Dim, SymbolicDim, largest, name_of, substituted, symbols_of
+from ...hlo.symbols import Dim, SymbolicDim, largest, minimum, name_of, substituted, symbols_of
 from ...hlo.types import I32, TensorType
 from .ranges import interval, is_at_most
 
@@ -197,8 +197,8 @@ class MaskScope:
         said = self.module.symbols.get(name)
         low, high = interval(scalar, self)
         bound = limit
-        if said is not None and said.last is not None and not isinstance(limit, SymbolicDim):
-            bound = said.last if limit is None else min(limit, said.last)
+        if said is not None and said.last is not None:
+            bound = said.last if limit is None else self._smaller(limit, said.last)
         if bound is None:
             bound = high
         if bound is None:
@@ -225,6 +225,12 @@ class MaskScope:
         size = SymbolicDim(name)
         self.numbers[_stripped(scalar)] = size
         return size
+
+    def _smaller(self, limit: Dim, last: int) -> Dim:
+        """The smaller one of a size that calls decide and a number; the size alone where it is
+        never beyond the number."""
+        most = self.module.assumptions.maximum(limit).value
+        return limit if most is not None and most <= last else minimum(limit, last)
 
     def named(self, declared: Dim) -> str:
         """A name for a new size: the declared one, if it is a name that is not taken."""

@@ -290,6 +290,32 @@ def test_parts_of_what_a_call_sizes():
         program(np.zeros((3, 4), np.float32), np.int64(4))
 
 
+def test_a_users_bound_beside_what_a_call_sizes(monkeypatch):
+    """Chosen elements of an open batch: the user's bound is one, and less is computed than without;
+    one that no call reaches changes nothing."""
+    poisoned(monkeypatch)
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.masked_select(x, x > 0) * 2, torch.nonzero(x > 0)
+
+    calls = {"x": {0: torch.export.Dim("rows", min=1, max=64)}}
+    x = torch.randn(64, 40, generator=torch.Generator().manual_seed(0))
+    module = girih.import_model(torch.export.export(Model(), (x,), dynamic_shapes=calls))
+    free, bounded, never = (
+        girih.compile(module, sizes=sizes)
+        for sizes in ({}, {"u0": (0, 90), "u1": (0, 90)}, {"u0": (0, 2560), "u1": (0, 5000)})
+    )
+    for rows_ in (1, 3):
+        agree(bounded(x[:rows_].numpy()), Model()(x[:rows_]))
+    agree(never(x.numpy()), Model()(x))
+    with pytest.raises(girih.UserError, match=r"the size u0 that data decide is not in 0\.\..*min"):
+        bounded(x.numpy())
+    agree(bounded(-x.abs().numpy()), Model()(-x.abs()))
+    assert bounded.memory.output_bytes < free.memory.output_bytes / 20
+    assert never.memory == free.memory
+
+
 def test_an_archive_and_a_bundle_say_the_same(tmp_path):
     (x,) = images()[0]
     archive = io.BytesIO()
