@@ -2,7 +2,8 @@
 
 From the results backwards, every value learns which box of its elements is read at all (the union
 over its users); forwards, operations are rebuilt on their boxes. A classifier that reads one token
-of its last layer then computes that layer for one token. Nothing is computed twice.
+of its last layer then computes that layer for one token. Nothing is computed twice. Of sizes that
+calls decide, boxes are expressions of them: the last token of a sequence is one as well.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ...hlo.assumptions import Assumptions
 from ...hlo.build import make_op
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.symbols import Dim, minimum
 from ...hlo.types import TensorType
 from ...hlo.verify import INLINED, Level
 from ..licence import BITWISE, Ledger
@@ -21,15 +24,18 @@ from ..rewrite import copied_region
 from ..rules.common import groups, inverse, map_of_ones
 from ..rules.contractions import DotSides
 
-Box = tuple[tuple[int, int], ...]  # per dimension the first element and the one after the last
+Span = tuple[Dim, Dim]  # the first element and the one after the last
+Box = tuple[Span, ...]  # per dimension
+
+_UNLIMITED = 1 << 16  # elements that are counted where nothing limits a size
 
 
 @dataclass(frozen=True)
 class Narrow:
     """INLINED -> INLINED: an operation computes at most twice the elements of the box that is read.
 
-    `least` is how many multiplications or elements the program must be spared for it to be worth
-    the slices.
+    `least` is how many multiplications or elements the program must be spared, at its largest
+    sizes, for it to be worth the slices.
     """
 
     name: ClassVar[str] = "narrow"
@@ -41,7 +47,7 @@ class Narrow:
     def __call__(self, module: Module) -> Module:
         if not any(op.name == "slice" for op in module.body.ops):
             return module
-        narrower = _Narrower(module.body)
+        narrower = _Narrower(module.body, module.assumptions)
         if not narrower.narrowed or narrower.spared < self.least:
             return module
         for op in narrower.narrowed:
@@ -50,9 +56,9 @@ class Narrow:
 
 
 class _Narrower:
-    def __init__(self, region: Region) -> None:
-        self.region = region
-        self.spared = 0  # multiplications or elements
+    def __init__(self, region: Region, facts: Assumptions) -> None:
+        self.region, self.facts = region, facts
+        self.spared = 0.0  # multiplications or elements
         self.read: dict[Value, Box] = {}  # the box of a value that something reads
         self.narrowed: dict[Op, Box] = {}  # the box that an operation will compute, if not all
         for value in region.results:
@@ -65,25 +71,63 @@ class _Narrower:
 
     def demand(self, value: Value, box: Box | None) -> None:
         """Note that a box of a value is read; None stands for all of it."""
-        if not _is_static(value):
+        if not isinstance(value.type, TensorType):
             return
         box = _whole(value) if box is None else box
         before = self.read.get(value)
         if before is not None:
-            box = tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(before, box, strict=True))
+            box = tuple(map(self.union, before, box, value.dims))
         self.read[value] = box
+
+    def union(self, one: Span, other: Span, size: Dim) -> Span:
+        """The smallest span that holds both, as far as is known; else the whole dim."""
+        if one == other:
+            return one
+        first = self.ordered(one[0], other[0])
+        last = self.ordered(one[1], other[1])
+        return (0, size) if first is None or last is None else (first[0], last[1])
+
+    def ordered(self, left: Dim, right: Dim) -> tuple[Dim, Dim] | None:
+        """Both, the smaller one first; None where that is not known for all sizes."""
+        known = self.facts.at_most(left, right)
+        if known:
+            return left, right
+        return (right, left) if known is False or self.facts.at_most(right, left) else None
+
+    def most(self, size: Dim) -> int:
+        """The largest that a size can be."""
+        if isinstance(size, int):
+            return size
+        return self.facts.maximum(size).value or _UNLIMITED
+
+    def share(self, op: Op, box: Box) -> float:
+        """The part of an operation's elements that a box is, at the largest sizes."""
+        spans = zip(box, op.type.dims, strict=True)
+        return math.prod(
+            1.0 if span == (0, size) else self.most(span[1] - span[0]) / max(self.most(size), 1)
+            for span, size in spans
+        )
+
+    def work(self, op: Op) -> float:
+        """Multiplications of a product, elements that another operation reads or makes; at the
+        largest sizes."""
+        if op.name == "dot_general":
+            summed = (op.lhs.dims[d] for d in op.lhs_contracting_dimensions)
+            return float(math.prod(map(self.most, (*op.type.dims, *summed))))
+        tensors = (value.dims for value in (*op.operands, *op.results))
+        return float(max(math.prod(map(self.most, dims)) for dims in tensors))
 
     def visit(self, op: Op) -> None:
         box = self.read.get(op.results[0]) if len(op.results) == 1 else None
         boxes: Sequence[Box | None] | None = None
         if box is not None and box != _whole(op.results[0]) and _may_narrow(op):
             box = _widened(op, box)
-            left = _size(box)
-            if 2 * left <= op.type.size:
+            share = self.share(op, box)
+            if share <= 0.5:
                 boxes = _operand_boxes(op, box)
                 self.narrowed[op] = box
-                self.spared += _work(op) * (op.type.size - left) // op.type.size
-        if op.name == "slice" and boxes is None and _is_static(op.operands[0]):
+                self.spared += self.work(op) * (1 - share)
+        if op.name == "slice" and boxes is None:
             boxes = _operand_boxes(op, _whole(op.results[0]))
         for number, operand in enumerate(op.operands):
             self.demand(operand, None if boxes is None else boxes[number])
@@ -120,7 +164,7 @@ class _Narrower:
         """A slice of a narrowed value."""
         held = self.held(op.operands[0])
         start = [s - lo for s, (lo, _) in zip(op.start_indices, held, strict=True)]
-        limit = [min(e, hi) - lo for e, (lo, hi) in zip(op.limit_indices, held, strict=True)]
+        limit = [minimum(e, hi) - lo for e, (lo, hi) in zip(op.limit_indices, held, strict=True)]
         cut = {
             "start_indices": tuple(start),
             "limit_indices": tuple(limit),
@@ -175,16 +219,12 @@ class _Narrower:
         return fresh.result
 
 
-def _is_static(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static
-
-
 def _whole(value: Value) -> Box:
     return tuple((0, size) for size in value.dims)
 
 
-def _size(box: Box) -> int:
-    return math.prod(b - a for a, b in box)
+def _replaced(box: Box, d: int, span: Span) -> Box:
+    return (*box[:d], span, *box[d + 1 :])
 
 
 NARROWED = frozenset(
@@ -192,17 +232,10 @@ NARROWED = frozenset(
 )
 
 
-def _work(op: Op) -> int:
-    """Multiplications of a product, elements that another operation reads or makes."""
-    if op.name == "dot_general":
-        return int(op.definition.flops(op)) // 2
-    return max(value.tensor.size for value in (*op.operands, *op.results))
-
-
 def _may_narrow(op: Op) -> bool:
     """Whether the operation can be had on a box, from boxes of its operands."""
     values = (*op.operands, *op.results)
-    if not all(_is_static(value) for value in values):
+    if not all(isinstance(value.type, TensorType) for value in values):
         return False
     if any(v.tensor.sharding is not None for v in values):
         return False
@@ -217,17 +250,43 @@ def _widened(op: Op, box: Box) -> Box:
     """The smallest box around another one that the operation can be had on."""
     if op.name == "concatenate":
         d = op.dimension
-        return (*box[:d], (0, op.type.dims[d]), *box[d + 1 :])
+        return _replaced(box, d, (0, op.type.dims[d]))
     if op.name != "reshape":
         return box
     wide = list(box)
     dims, source = op.type.dims, op.operands[0].dims
-    for before, after in groups(source, dims):
+    for before, after in _groups(source, dims):
         places = map_of_ones([dims[d] for d in after], [source[d] for d in before])
         if places is None:
             for d in after:
                 wide[d] = (0, dims[d])
     return tuple(wide)
+
+
+def _groups(
+    source: Sequence[Dim], dims: Sequence[Dim]
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Runs of dims of equal product, as `groups` has them. With sizes that calls decide, dims that
+    are equal from either end stand alone, and what lies between is one run if one of them is
+    open."""
+    if all(isinstance(size, int) for size in (*source, *dims)):
+        return groups(source, dims)  # type: ignore[arg-type]
+    shorter = min(len(source), len(dims))
+    front = 0
+    while front < shorter and source[front] == dims[front]:
+        front += 1
+    back = 0
+    while back < shorter - front and source[-1 - back] == dims[-1 - back]:
+        back += 1
+    inner, outer = source[front : len(source) - back], dims[front : len(dims) - back]
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((d,), (d,)) for d in range(front)]
+    if all(isinstance(size, int) for size in (*inner, *outer)):
+        between = groups(inner, outer)  # type: ignore[arg-type]
+    else:
+        between = [(tuple(range(len(inner))), tuple(range(len(outer))))]
+    found += [(tuple(d + front for d in a), tuple(d + front for d in b)) for a, b in between]
+    ends = [((len(source) - n,), (len(dims) - n,)) for n in range(back, 0, -1)]
+    return [*found, *ends]
 
 
 def _operand_boxes(op: Op, box: Box) -> list[Box | None]:
@@ -237,23 +296,21 @@ def _operand_boxes(op: Op, box: Box) -> list[Box | None]:
         return [box if value.dims == op.type.dims else None for value in operands]
     if name == "concatenate":
         d = op.dimension
-        return [(*box[:d], (0, value.dims[d]), *box[d + 1 :]) for value in operands]
+        return [_replaced(box, d, (0, value.dims[d])) for value in operands]
     if name == "dot_general":
         return list(_dot_boxes(op, box))
     if name == "reduce":
         kept = iter(box)
         gone = set(op.dimensions)
         dims = operands[0].dims
-        inner = tuple((0, size) if d in gone else next(kept) for d, size in enumerate(dims))
+        inner: Box = tuple((0, size) if d in gone else next(kept) for d, size in enumerate(dims))
         return [inner, *([None] * (len(operands) - 1))]
     (value,) = operands
     if name == "broadcast_in_dim":
-        return [
-            tuple(
-                box[d] if value.dims[i] == op.type.dims[d] else (0, 1)
-                for i, d in enumerate(op.broadcast_dimensions)
-            )
-        ]
+        spread: list[Span] = []
+        for size, d in zip(value.dims, op.broadcast_dimensions, strict=True):
+            spread.append(box[int(d)] if size == op.type.dims[d] else (0, 1))
+        return [tuple(spread)]
     if name == "transpose":
         return [tuple(box[d] for d in inverse(op.permutation))]
     if name == "slice":
@@ -265,7 +322,7 @@ def _operand_boxes(op: Op, box: Box) -> list[Box | None]:
 def _reshaped_box(op: Op, box: Box) -> Box:
     source, dims = op.operands[0].dims, op.type.dims
     inner = [(0, size) for size in source]
-    for before, after in groups(source, dims):
+    for before, after in _groups(source, dims):
         places = map_of_ones([dims[d] for d in after], [source[d] for d in before])
         if places is None:
             continue
