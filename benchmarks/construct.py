@@ -46,6 +46,7 @@ from girih.runtime.devices.cpu import map_image
 
 TARGET = codegen.host_target("avx512" if codegen.host_target().vector_bits == 512 else None)
 BEST = 10
+ROUNDS = 6  # in which each configuration is timed
 Emit = Callable[[Any], KernelCode]
 
 
@@ -313,9 +314,10 @@ def measure(case: Case, machine: Machine, count: int, seconds: float = 0.02) -> 
     compiled = [Measured(case, case.emit(order[i])) for i in chosen]
     scratch = np.zeros(max(one.scratch_bytes for one in compiled) + 128, np.uint8)
     place = scratch.ctypes.data + -scratch.ctypes.data % 64
-    for _ in range(3):  # in turns: a disturbance does not hit one configuration alone
-        for one in compiled:
-            one.run(place, seconds / 3)
+    mixed = np.random.default_rng(2)
+    for _ in range(ROUNDS):  # in turns: what slows the machine does not hit neighbours in rank
+        for number in mixed.permutation(len(compiled)):
+            compiled[number].run(place, seconds / ROUNDS)
     taken = np.array([one.seconds for one in compiled])
     best = taken.min()
     return {
