@@ -32,6 +32,8 @@ STEPS = (64, 128, 256, 512)
 SHORTEST_WALK = 128  # a dim that is shorter is not worth walking
 _NARROW = frozenset(("f16", "bf16", "f8E4M3FN", "f8E5M2", "i8", "ui8"))
 _TASK = 1e-7  # seconds around a task
+_MASK = 3  # simple operations by which what lies behind the end of a walk is hidden
+_CROSSING = 2.5e-9  # seconds of writing a vector that lies in two lines
 _PASSES = 3  # over an intermediate value in scratch: stored, read, and about one pass in place
 _PASSES_OF_FOLDED = 2  # of a product that is only folded: what lies between is its epilogue
 # Of the efficiency of a product of the same size; the second in a tile function whose features are
@@ -404,10 +406,25 @@ class Counter:
             self.busy = self.busy + times * size / self.rate(op)
         elif op.name == "transpose":
             self.busy = self.busy + times * size * 2 / self.machine.math.simple
+        if self.stream is not None and op in self.stream.inner:
+            self.busy = self.busy + times * self.masking(op, self.stream)
         if self.materialised(op):
             passes = _PASSES_OF_FOLDED if self.is_folded(op) else _PASSES
             bytes = size * times * op.results[0].element.bits / 8
             self.intermediate(bytes * passes, scratch)
+
+    def masking(self, op: Op, stream: StreamedGroup) -> Any:
+        """Seconds in which one step hides what lies behind the end of the walk, of what it has
+        computed: where the last step is shorter than others, all do."""
+        extent = stream.extent
+        # Blocks of threads mask in registers. What a call makes as long as it likes is rather
+        # masked than stored.
+        if self.machine.blocks is not None or not isinstance(extent, int):
+            return 0.0
+        boxes = [self.parts.boxes[value] for value in op.operands if value in self.computed]
+        elements = sum(self.numbers(map(volume, boxes)), np.zeros(self.count))
+        shorter = extent % self.candidates.columns[-1] != 0
+        return shorter * elements * _MASK / self.machine.math.simple
 
     def intermediate(self, bytes: Any, scratch: Any) -> None:
         """What all passes over a value of a task move that other operations of it read."""
@@ -492,12 +509,29 @@ class Counter:
     def stores(self, root: Value) -> None:
         total = self.whole(root)
         self.traffic.append(Traffic(total, home(self.machine, total), "write"))
+        patterns = {op.definition.pattern for op in self.group.ops}
+        if not patterns.isdisjoint(("contract", "reduce")):  # row by row
+            crossed = crossing(self.machine, root) * self.executors
+            self.busy = self.busy + crossed / self.tasks
 
     def whole(self, value: Value) -> Any:
         """Bytes of a tensor."""
         size = value.tensor.size
         count = size if isinstance(size, int) else self.number(expression(size))
         return count * (value.element.bits / 8)
+
+
+def crossing(machine: Machine, value: Value) -> float:
+    """Seconds in which all executors write a tensor row by row, beyond those of its bytes: where
+    rows are no whole lines of the cache, each vector lies in two."""
+    size, width = value.tensor.size, value.element.bits // 8
+    row = value.dims[-1] if value.rank > 1 else 0
+    lanes = machine.unit("f32").lanes
+    if not isinstance(size, int) or not isinstance(row, int) or row < lanes:
+        return 0.0
+    if row * width % machine.levels[0].line == 0:
+        return 0.0
+    return size / lanes * _CROSSING / machine.executors
 
 
 def is_pointwise(op: Op) -> bool:

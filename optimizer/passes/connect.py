@@ -24,7 +24,7 @@ from ...hlo.verify import FUSED, Level
 from ..asynchronous.configuration import PipelineConfiguration
 from ..asynchronous.fits import fits
 from ..cost.blocks import BlockCounter, LargestGrain, counter_of
-from ..cost.estimate import Counter, Tiling, plans
+from ..cost.estimate import Counter, Tiling, crossing, plans
 from ..cost.model import USABLE, level_of, rates
 from ..machine import Machine
 from ..orders.graph import Role
@@ -382,8 +382,9 @@ class _Queue:
             most += machine.blocks.fill
             longer = max(producer.time, consumer.time)
             return most > self.believed(producer, consumer, longer) - longer
-        margin = self.margin(producer, consumer)
-        return most > (1 - 1 / margin) * (producer.time + consumer.time)
+        most += sum(crossing(machine, value) for value in values)
+        apart = producer.time + consumer.time
+        return apart > self.believed(producer, consumer, apart - most)
 
     @estimating()
     def margin(self, producer: KernelNode, consumer: KernelNode) -> float:
@@ -396,11 +397,16 @@ class _Queue:
         return MARGIN_FOR_MEMORY if large else MARGIN
 
     def believed(self, producer: KernelNode, consumer: KernelNode, time: float) -> float:
-        """The prediction for both as one, with what it must win by. Where beginning a kernel costs
-        much, kernels of very different sizes meet: then the smaller one is what is doubted."""
+        """The prediction for both as one, with what it must win by: what has become a tile function
+        before is not doubted again. Where beginning a kernel costs much, kernels of very different
+        sizes meet: then the smaller one is what is doubted."""
         margin = self.margin(producer, consumer)
         if self.machine.blocks is None:
-            return margin * time
+            doubted = time
+            if margin > 1:
+                known = sum(node.time for node in (producer, consumer) if node.parts)
+                doubted = max(time - known, 0.0)
+            return time + (margin - 1) * doubted
         return (1 + _NOISE) * time + (margin - 1) * min(producer.time, consumer.time)
 
     def siblings(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from ...hlo.errors import CompilerBug
-from ...hlo.graph import Op, Region, Value
+from ...hlo.graph import Op, Region, Value, arguments
 from ...hlo.text import canonical_op
 from ..cost.estimate import Tiling
 from ..regions import in_order_of_demand, rename
@@ -97,6 +97,7 @@ class Nodes:
         self.homes: dict[Op, KernelNode] = {}
         self.all: list[KernelNode] = []
         self.numbers: dict[Op, int] = {}
+        self.windowed: dict[Value, Value] = {}  # the tensor that a group's input is a window of
         # Groups of nodes that are kernels, with the values that leave them.
         self.flat: dict[KernelNode, tuple[TileGroup, list[Value]]] = {}
 
@@ -273,12 +274,14 @@ class Nodes:
         ]
 
     def flatten(self, members: Sequence[Op]) -> TileGroup | None:
-        """All operations inside the members, as one group; None where too much leaves it."""
+        """All operations inside the members, as one group; None where too much leaves it. Windows
+        of a tensor are inputs of their own: a dim may be walked in one and not in another."""
         chosen = set(members)
         inside = {result for op in members for result in op.results}
         mapping: dict[Value, Value] = {}
         inputs: dict[Value, None] = {}
         ops: list[Op] = []
+        windows: dict[tuple[Any, ...], Value] = {}
         for member in members:
             for value in member.operands:
                 if value not in inside:
@@ -294,10 +297,15 @@ class Nodes:
                 for argument, value in zip(body.arguments, member.operands, strict=True)
             }
             for op in body.ops:
+                operands = [local[value] for value in op.operands]
+                if op.name == "slice" and operands[0] in inputs:
+                    window = operands[0], op.start_indices, op.limit_indices, op.strides
+                    if window not in windows:
+                        (windows[window],) = arguments([operands[0].type])
+                    operands = [windows[window]]
                 new = Op(
-                    op.definition, [local[v] for v in op.operands], op.attributes, op.regions,
-                    op.result_types, op.origin,
-                )  # fmt: skip
+                    op.definition, operands, op.attributes, op.regions, op.result_types, op.origin
+                )
                 local.update(zip(op.results, new.results, strict=True))
                 ops.append(new)
             for outer, result in zip(member.results, body.results, strict=True):
@@ -310,6 +318,7 @@ class Nodes:
                     roots.append(mapping[result])
         if not roots or any(root in inputs for root in roots):
             return None
+        self.windowed.update((value, window[0]) for window, value in windows.items())
         self.leaving = [
             result
             for op in members
@@ -384,7 +393,8 @@ class Nodes:
                 raise CompilerBug("a connected group cannot be flattened again")
             self.flat[node] = flat, list(self.leaving)
         group, leaving = self.flat[node]
-        operands = [mapping.get(value, value) for value in group.inputs]
+        read = [self.windowed.get(value, value) for value in group.inputs]
+        operands = [mapping.get(value, value) for value in read]
         kernel = self.planner.kernel(group, operands, "group")
         if kernel is None:
             ops.extend(self.copied(op, mapping) for op in node.members)

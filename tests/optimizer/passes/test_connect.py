@@ -71,6 +71,63 @@ def test_large_values_between_kernels_are_not_stored(name):
     assert names(Connect(typical("avx512"))(fused(function, inputs))) == ["kernel_call"]
 
 
+def windows(y):
+    """Attention over queries, keys and values that are windows of one tensor."""
+    return attention(y[:, :4], y[:, 4:8], y[:, 8:])
+
+
+def test_windows_of_one_tensor_are_walked_apart():
+    before = fused(windows, [f32(1, 12, 2048, 64)])
+    (kernel,) = Connect(typical("avx512"))(before).body.ops
+    assert kernel.name == "kernel_call" and len(set(kernel.operands)) == 1
+    assert any(op.name == "tile_for" for op in kernel.regions[0].walk())
+    inputs = [f32(1, 12, 8, 4)]
+    small = fused(windows, inputs)
+    connected = Connect(eager())(small)
+    assert names(connected) == ["kernel_call"]
+    for a, b in zip(interpret(connected, inputs), interpret(small, inputs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+def test_masks_of_a_walk_are_priced():
+    """Of 1536 keys every step is whole; of 1500 the last is not, and masks are computed in all."""
+
+    def walked(keys):
+        (kernel,) = Connect(typical("avx512"))(fused(attention, qkv(1, 6, keys, 64))).body.ops
+        return any(op.name == "tile_for" for op in kernel.regions[0].walk())
+
+    assert walked(1536) and not walked(1500)
+
+
+def test_rows_that_begin_within_lines_are_rather_not_stored():
+    """Writing them costs more: 128 columns are 8 lines, of 130 each vector lies in two."""
+    machine = typical("avx512")
+    whole, apart = (
+        names(Connect(machine)(fused(attention, qkv(1, 12, n, 64)))) for n in (128, 130)
+    )
+    assert "kernel_call" not in whole and apart == ["kernel_call"]
+
+
+def test_a_tile_function_does_not_repeat_long_reductions_for_little():
+    """What was won by the move before does not pay for the next one."""
+    import jax
+
+    def head(x, w):
+        y = x.reshape(1, 8, 4, 192, 192)
+        y = y - y.mean((2, 3, 4), keepdims=True)
+        y = y * jax.lax.rsqrt((y * y).mean((2, 3, 4), keepdims=True) + 1e-5)
+        return jax.lax.conv(jax.nn.silu(y.reshape(x.shape)), w, (1, 1), "SAME")
+
+    inputs = [f32(1, 32, 192, 192), f32(4, 32, 1, 1)]
+    (kernel,) = (
+        op
+        for op in Connect(typical("avx512"))(fused(head, inputs)).body.ops
+        if op.name == "kernel_call"
+    )
+    inside = [op.name for op in kernel.regions[0].walk()]
+    assert "convolution" in inside and "reduce" not in inside
+
+
 def test_a_value_that_is_needed_outside_is_not_lost():
     import jax
 
