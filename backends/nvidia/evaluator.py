@@ -72,19 +72,11 @@ class ValueScope(Generic[Layout, Tile]):
 Scope = TypeVar("Scope", bound=ValueScope[Any, Any])
 
 
-class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
-    """The values of one tile function in the registers of a thread. `uniform` is the layout of a
-    scalar, `ids` the numbers of the thread's tile along the axes of the grid."""
+class ThreadValues(ABC, Generic[Layout, Tile]):
+    """What a thread knows of values of a tile function: where its elements are, and numbers."""
 
-    def __init__(self, f: llvm.Function, offsets: Offsets, uniform: Layout, scope: Scope) -> None:
-        self.f, self.offsets, self.uniform, self.scope = f, offsets, uniform, scope
-        self.ids: Sequence[llvm.Value] = ()
-
-    # What threads and their layouts are.
-
-    @abstractmethod
-    def layout(self, value: Value) -> Layout:
-        """The layout that a value is made in."""
+    def __init__(self, f: llvm.Function, offsets: Offsets) -> None:
+        self.f, self.offsets = f, offsets
 
     @abstractmethod
     def registers(self, layout: Layout, element: Callable[[int], Register]) -> Tile:
@@ -110,6 +102,44 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
     @abstractmethod
     def base(self, memory: Value) -> llvm.Value:
         """The address of a memory of the kernel."""
+
+    @abstractmethod
+    def once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """What is computed at most once in a region."""
+
+    @abstractmethod
+    def scalar(self, value: Value) -> Register:
+        """The register of a scalar."""
+
+    def number(self, value: Value) -> llvm.Value:
+        """The register of a scalar that is no complex number."""
+        register = self.scalar(value)
+        assert isinstance(register, llvm.Value)
+        return register
+
+    def integer(self, value: Value) -> llvm.Value:
+        """An i32 scalar, as an i64."""
+        return self.f.cast("sext", self.number(value), "i64")
+
+    def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
+        """a and b, where None is true."""
+        if a is None or b is None:
+            return a if b is None else b
+        return self.f.land(a, b)
+
+
+class TileEvaluator(ThreadValues[Layout, Tile], Generic[Layout, Tile, Scope]):
+    """The values of one tile function in the registers of a thread. `uniform` is the layout of a
+    scalar, `ids` the numbers of the thread's tile along the axes of the grid."""
+
+    def __init__(self, f: llvm.Function, offsets: Offsets, uniform: Layout, scope: Scope) -> None:
+        super().__init__(f, offsets)
+        self.uniform, self.scope = uniform, scope
+        self.ids: Sequence[llvm.Value] = ()
+
+    @abstractmethod
+    def layout(self, value: Value) -> Layout:
+        """The layout that a value is made in."""
 
     def position(self, layout: Layout, number: int, d: int) -> llvm.Value:
         """The index along dim d of a register's element, i32."""
@@ -138,7 +168,6 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
         self.scope = outer
 
     def once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What is computed at most once in a region."""
         for scope in self.scope.chain():
             if key in scope.known:
                 return scope.known[key]
@@ -160,26 +189,9 @@ class TileEvaluator(ABC, Generic[Layout, Tile, Scope]):
         return found
 
     def scalar(self, value: Value) -> Register:
-        """The register of a scalar."""
         register = self.tile(value, self.uniform)[0]
         assert register is not None
         return register
-
-    def number(self, value: Value) -> llvm.Value:
-        """The register of a scalar that is no complex number."""
-        register = self.scalar(value)
-        assert isinstance(register, llvm.Value)
-        return register
-
-    def integer(self, value: Value) -> llvm.Value:
-        """An i32 scalar, as an i64."""
-        return self.f.cast("sext", self.number(value), "i64")
-
-    def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
-        """a and b, where None is true."""
-        if a is None or b is None:
-            return a if b is None else b
-        return self.f.land(a, b)
 
     def computed(self, value: Value, layout: Layout) -> Tile:
         """A value that nothing has made yet, of its operands in fitting layouts."""

@@ -22,6 +22,7 @@ from .consumer import Consumer
 from .decisions import PipelineDecisions
 from .epilogue import Epilogue
 from .functions import approximate
+from .loops import run_loop
 from .maps import panel_map, tensor_map
 from .producer import Producer
 from .registers import FragmentEvaluator, ThreadPosition
@@ -152,7 +153,7 @@ class _PipelineKernel:
         consumer.begin()
         with consumer.each_tile():
             consumer.begin_tile()
-            consumer.run_loop()
+            run_loop(consumer)
             epilogue.run()
             consumer.end_tile()
         consumer.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....hlo.graph import Op
@@ -62,50 +63,15 @@ class Sum:
         return convert(self.f, total, self.element, self.op.result.element)
 
 
-def dot(lowering: RegionLowering, op: Op, output: Place) -> None:
-    """result[batch, left, right] = sum of lhs * rhs over the contracted dims."""
+def contraction(lowering: RegionLowering, op: Op, output: Place) -> None:
+    """Every result sums products over the dims that a dot_general contracts, or over a window of a
+    convolution and the input features of its group."""
     result = op.type
     if not result.size:
         return
     step, emitter = lowering.open(op.operands, [output], result.size)
+    window = window_of(emitter, op)
     total = Sum(step.function, op)
-    pairs = zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True)
-    summed = list(pairs)
-    batch = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
-    free = free_dims(op, "lhs"), free_dims(op, "rhs")
-    with step.each(result.size) as at:
-        place = delinear(emitter.indexer, at, result.dims, 1)
-
-        def index(side: int, inner: list[Affine]) -> list[Affine]:
-            found: dict[int, Affine] = {}
-            for position, pair in enumerate(batch):
-                found[pair[side]] = place[position]
-            first = len(batch) + (len(free[0]) if side else 0)
-            for position, d in enumerate(free[side]):
-                found[d] = place[first + position]
-            for position, pair in enumerate(summed):
-                found[pair[side]] = inner[position]
-            return [found[d] for d in sorted(found)]
-
-        def body(inner: list[Affine], values: list[Register]) -> list[Register]:
-            read = [emitter.value(v, index(side, inner)) for side, v in enumerate(op.operands)]
-            return [total.add(values[0], read)]
-
-        extents = [op.operands[0].dims[pair[0]] for pair in summed]
-        (value,) = nested(step.scopes, extents, [total.zero], body)
-        emitter.store(step.pointers[-1], total.finished(value), result.element, at)
-    lowering.work.end(step, result.size)
-
-
-def convolution(lowering: RegionLowering, op: Op, output: Place) -> None:
-    """Every result sums over its window and the input features of its group."""
-    result = op.type
-    if not result.size:
-        return
-    step, emitter = lowering.open(op.operands, [output], result.size)
-    window = ConvolutionWindow(emitter, op)
-    total = Sum(step.function, op)
-    f = step.function
     with step.each(result.size) as at:
         place = delinear(emitter.indexer, at, result.dims, 1)
 
@@ -118,11 +84,41 @@ def convolution(lowering: RegionLowering, op: Op, output: Place) -> None:
             added = total.add(values[0], [lhs, rhs])
             if inside is None:
                 return [added]
-            return [arithmetic.select(f, inside.value, added, values[0])]
+            return [arithmetic.select(step.function, inside.value, added, values[0])]
 
         (value,) = nested(step.scopes, window.extents, [total.zero], body)
         emitter.store(step.pointers[-1], total.finished(value), result.element, at)
     lowering.work.end(step, result.size)
+
+
+def window_of(emitter: ElementEmitter, op: Op) -> DotWindow | ConvolutionWindow:
+    """Where a contraction reads."""
+    is_dot = op.name == "dot_general"
+    return DotWindow(op) if is_dot else ConvolutionWindow(emitter, op)
+
+
+class DotWindow:
+    """Where a product reads for a result and a place along its sums, whose sizes are `extents`."""
+
+    def __init__(self, op: Op) -> None:
+        self.summed = op.lhs_contracting_dimensions, op.rhs_contracting_dimensions
+        self.batch = op.lhs_batching_dimensions, op.rhs_batching_dimensions
+        self.free = free_dims(op, "lhs"), free_dims(op, "rhs")
+        self.extents = [op.operands[0].dims[d] for d in self.summed[0]]
+
+    def indices(
+        self, place: Sequence[Affine], inner: Sequence[Affine]
+    ) -> tuple[list[Affine], list[Affine], Inside]:
+        """The indices of lhs and rhs; nothing is padding."""
+        batches, left = len(self.batch[0]), len(self.free[0])
+        own = place[batches : batches + left], place[batches + left :]
+        found = []
+        for side in (0, 1):
+            index = dict(zip(self.batch[side], place, strict=False))
+            index.update(zip(self.free[side], own[side], strict=True))
+            index.update(zip(self.summed[side], inner, strict=True))
+            found.append(_ordered(index))
+        return found[0], found[1], None
 
 
 def convolution_slides(op: Op) -> list[Sliding]:
@@ -152,7 +148,7 @@ class ConvolutionWindow:
         self.extents = [*self.sizes, self.features]
 
     def indices(
-        self, place: tuple[Affine, ...], inner: list[Affine]
+        self, place: Sequence[Affine], inner: Sequence[Affine]
     ) -> tuple[list[Affine], list[Affine], Inside]:
         """The indices of lhs and rhs, and where the one of lhs is no padding."""
         op, emitter = self.op, self.emitter
@@ -164,8 +160,10 @@ class ConvolutionWindow:
             op.kernel_input_feature_dimension: feature,
             op.kernel_output_feature_dimension: output,
         }
-        group, _ = emitter.indexer.divide(output, outputs // op.feature_group_count, self.width)
-        left[op.input_feature_dimension] = feature + group * self.features
+        if op.feature_group_count > 1:
+            group, _ = emitter.indexer.divide(output, outputs // op.feature_group_count, self.width)
+            feature = feature + group * self.features
+        left[op.input_feature_dimension] = feature
         if op.batch_group_count > 1:
             batches = self.lhs.dims[op.input_batch_dimension] // op.batch_group_count
             number, _ = emitter.indexer.divide(output, outputs // op.batch_group_count, self.width)

@@ -184,8 +184,8 @@ class RegionLowering:
 # Operations that are no formulas of elements, with code of their own here.
 RULES: dict[str, Callable[[RegionLowering, Op, Sequence[Place]], None]] = {
     "reduce": reductions.reduce,
-    "dot_general": lambda lowering, op, outputs: products.dot(lowering, op, outputs[0]),
-    "convolution": lambda lowering, op, outputs: products.convolution(lowering, op, outputs[0]),
+    "dot_general": lambda lowering, op, outputs: products.contraction(lowering, op, outputs[0]),
+    "convolution": lambda lowering, op, outputs: products.contraction(lowering, op, outputs[0]),
     "dynamic_update_slice": lambda lowering, op, outputs: updates.slice_update(
         lowering, op, outputs[0]
     ),

@@ -1,149 +1,154 @@
-"""Products of tiles without matrix instructions: patches of sums in registers, operands in shared
-memory, any dims and any element type."""
+"""Products and convolutions of tiles: by matrix instructions, by patches of sums whose operands lie
+in rows of shared memory, or as formulas of any dims and element types that read copies there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from ....hlo.graph import Op
+from ....hlo.graph import Op, Value
 from ... import llvm
-from ...llvm import arithmetic, complex_math, elements
-from ...llvm.elements import Pair, Register
-from ...llvm.index import Affine, Indexer, LoopAxis, Scopes, delinear, linear, of_axis
+from ...llvm import arithmetic, elements
+from ...llvm.elements import Register
+from ...llvm.elementwise import ElementEmitter, Mask
+from ...llvm.index import Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ..frame import rolled
+from ..plain.products import ConvolutionWindow, Sum, window_of
 from ..windows import load
 from . import matrix, patches
+from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .scope import Tile
+from .shared import CHUNK
+
+_UNROLLED = 16  # places of a convolution's window whose loads may stand side by side
 
 
 def dot(e: Emitter, op: Op) -> None:
     """dot_general, by matrix instructions where the assignment says so; or an addition to what one
-    gives, which starts from the other operand."""
+    gives, which starts from the other operand. Or a convolution."""
     if op in e.assignment.fused.values():
+        return
+    if op.name == "convolution" and (
+        any(n != 1 for n in op.lhs_dilation) or op.batch_group_count > 1
+    ):
+        emit_block_wide(e, op)  # most of what threads would read in registers is no element
         return
     product = e.assignment.fused.get(op, op)
     plan = e.assignment.products.get(product)
     layout = plan.sums if plan is not None else e.layout(product.result)
-    if not product.result.rank:
-        layout = e.uniform
     start: Tile | None = None
     if product is not op:
         (other,) = (value for value in op.operands if value is not product.result)
         start = e.tile(other, layout)
     if plan is None:
-        tile = _patches(e, product, layout, start)
+        tile = _summed(e, product, layout, start)
     else:
         tile = (matrix if plan.atom else patches).product(e, plan, start)
     e.bind(op.result, tile, layout)
 
 
-class _Side:
-    """An operand: where its element for an index of the result and of the sums lies."""
-
-    def __init__(self, e: Emitter, op: Op, number: int) -> None:
-        self.e, self.value = e, op.operands[number]
-        side = "lhs" if number == 0 else "rhs"
-        self.batches = tuple(getattr(op, f"{side}_batching_dimensions"))
-        self.contracted = tuple(getattr(op, f"{side}_contracting_dimensions"))
-        rank = self.value.rank
-        self.free = [d for d in range(rank) if d not in (*self.batches, *self.contracted)]
-        before = 0
-        if number == 1:
-            left = op.operands[0].rank
-            before = left - len(self.batches) - len(self.contracted)
-        # The dims of the result that this operand has, and which of its own they are.
-        places = [*range(len(self.batches))]
-        places += [len(self.batches) + before + n for n in range(len(self.free))]
-        self.places = dict(zip(places, [*self.batches, *self.free], strict=True))
-        self.pointer: llvm.Value | None = None
-
-    def offset(self, index: Sequence[Affine], walked: Sequence[Affine]) -> Affine:
-        own: dict[int, Affine] = {d: index[place] for place, d in self.places.items()}
-        own.update(zip(self.contracted, walked, strict=True))
-        return linear([own[d] for d in range(self.value.rank)], self.value.dims)
+def _summed(e: Emitter, op: Op, layout: DistributedLayout, start: Tile | None) -> Tile:
+    """Sums of a contraction in registers: a place of its window a turn."""
+    f, total, sides = e.f, Sum(e.f, op), _Operands(e, op)
+    first = [total.zero] * len(layout.alive)
+    if start is not None:
+        result = op.result.element
+        given = [one for one in start if one is not None]
+        first = [arithmetic.convert(f, one, result, total.element) for one in given]
+    # Loads of many places side by side would fill the registers.
+    slides = isinstance(sides.window, ConvolutionWindow) and sides.turns > _UNROLLED
+    metadata = rolled(f) if slides else ""
+    with f.for_range(0, sides.turns, 1, flat(first), metadata=metadata) as loop:
+        sums = unflat(loop.carried, first)
+        for number, pair in enumerate(sides.turn(loop.index, layout)):
+            if pair:
+                sums[number] = total.add(sums[number], pair)
+        loop.carry(*flat(sums))
+    found = dict(zip(layout.alive, unflat(loop.results, first), strict=True))
+    return e.registers(layout, lambda number: total.finished(found[number]))
 
 
-def sum_type(op: Op) -> Any:
-    """The element type that sums are kept in: registers of small floats hold f32."""
-    return op.result.element
+class _Operands:
+    """The elements that a contraction multiplies, read from copies in shared memory: several at
+    once where they are neighbours."""
+
+    def __init__(self, e: Emitter, op: Op) -> None:
+        self.e, self.op, self.f = e, op, e.f
+        tiles = [value for value in op.operands if value.rank]
+        self.pointers = dict(zip(tiles, e.shared(*tiles), strict=True))
+        self.emitter = ElementEmitter(e.f, None)
+        self.window = window_of(self.emitter, op)
+        self.turns = math.prod(self.window.extents)
+
+    def turn(self, number: llvm.Value, layout: DistributedLayout) -> list[list[Register]]:
+        """For each register that holds a sum the elements of both operands at a place of the
+        window; none where it is padding."""
+        at = of_axis(LoopAxis(number, max(1, self.turns)))
+        walked = delinear(self.emitter.indexer, at, self.window.extents, 1)
+        places = [place for place in layout.places if place is not None]
+        read = [self.window.indices(self.e.block.index(layout, p), walked) for p in places]
+        inside = [one[2] for one in read]
+        kept = [n for n, one in enumerate(inside) if one is not False]
+        found: list[list[Register]] = [[] for _ in places]
+        for side, value in enumerate(self.op.operands):
+            masks = [one or None if side == 0 else None for one in inside]
+            registers = self._side(
+                value, layout, [read[n][side] for n in kept], [masks[n] for n in kept]
+            )
+            for n, register in zip(kept, registers, strict=True):
+                found[n].append(register)
+        return found
+
+    def _side(
+        self, value: Value, layout: DistributedLayout, indices: Sequence[Sequence[Affine]],
+        masks: Sequence[Mask | None],
+    ) -> list[Register]:  # fmt: skip
+        """The elements of an operand at some indices, 0 where masks do not hold."""
+        if not value.rank:
+            return [self.e.scalar(value)] * len(indices)
+        offsets = [linear(index, value.dims) for index in indices]
+        most = layout.vector(max(1, CHUNK // value.element.itemsize))
+        known: dict[object, Register] = {}
+        for first, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
+            if (offset.key, mask) in known:
+                continue
+            width = most
+            while width > 1 and not _neighbours(offsets, masks, first, width, value.tensor.size):
+                width //= 2
+            for lane, one in enumerate(self._read(value, offset, width, mask)):
+                known[offsets[first + lane].key if lane else offset.key, mask] = one
+        return [known[at.key, mask] for at, mask in zip(offsets, masks, strict=True)]
+
+    def _read(
+        self, value: Value, offset: Affine, count: int, mask: Mask | None
+    ) -> Sequence[Register]:
+        f, element = self.f, value.element
+        place = self.e.block.scalar(offset)
+        # Results outside of the tile read anything.
+        if mask is not None:
+            place = f.select(mask.value, place, 0)
+        elif offset.high + count > value.tensor.size:
+            place = f.min(place, value.tensor.size - count)
+        pointer = f.pointer(self.pointers[value], f.mul(place, element.itemsize), "i8")
+        found = load(f, pointer, element, count, True)
+        if mask is None:
+            return found
+        zero = elements.register_constant(element, element.dtype.type(0), 1)
+        return [arithmetic.select(f, mask.value, one, zero) for one in found]
 
 
-def _patches(e: Emitter, op: Op, layout: DistributedLayout, first: Tile | None) -> Tile:
-    f, block = e.f, e.block
-    left, right = _Side(e, op, 0), _Side(e, op, 1)
-    sides = [side for side in (left, right) if side.value.rank]
-    for side, pointer in zip(sides, e.shared(*(side.value for side in sides)), strict=True):
-        side.pointer = pointer
-    element = sum_type(op)
-    inner = [left.value.dims[d] for d in left.contracted]
-    depth = math.prod(inner)
-    zero = elements.register_constant(element, element.dtype.type(0), 1)
-    start: list[Register] = [zero] * len(layout.alive)
-    if first is not None:
-        start = [one for one in first if one is not None]
-    with f.for_range(0, depth, 1, flat(start)) as loop:
-        old = unflat(loop.carried, start)
-        at = of_axis(LoopAxis(loop.index, max(1, depth)))
-        walked = delinear(Indexer(Scopes(f)), at, inner, 1)
-        known: dict[tuple[int, Any], Register] = {}
-
-        def operand(side: _Side, number: int, index: Sequence[Affine]) -> Register:
-            offset = side.offset(index, walked)
-            key = (id(side), offset.key)
-            if key not in known:
-                known[key] = _element(e, side, offset, layout, number, element)
-            return known[key]
-
-        new: list[Register] = []
-        for total, number in zip(old, layout.alive, strict=True):
-            place = layout.places[number]
-            assert place is not None
-            index = block.index(layout, place)
-            a, b = operand(left, number, index), operand(right, number, index)
-            new.append(added(e, op, total, a, b))
-        loop.carry(*flat(new))
-    tile: Tile = [None] * layout.count
-    for number, one in zip(layout.alive, unflat(loop.results, start), strict=True):
-        tile[number] = elements.rounded(f, one, element) if isinstance(one, llvm.Value) else one
-    return tile
-
-
-def _element(
-    e: Emitter, side: _Side, offset: Affine, layout: DistributedLayout, number: int, element: Any
-) -> Register:
-    value, f = side.value, e.f
-    if side.pointer is None:
-        return arithmetic.convert(f, e.scalar(value), value.element, element)
-    place = layout.places[number]
-    assert place is not None
-    at = e.block.scalar(offset)
-    # Outside of the tile anything may be read that lies in the operand.
-    if offset.high >= math.prod(value.dims):
-        at = f.min(at, math.prod(value.dims) - 1)
-    pointer = f.pointer(side.pointer, f.mul(at, value.element.itemsize), "i8")
-    register = load(f, pointer, value.element, 1, False)[0]
-    return arithmetic.convert(f, register, value.element, widened(element, value.element))
-
-
-def widened(element: Any, source: Any) -> Any:
-    """Small floats are multiplied as they are: f32 registers hold them exactly."""
-    return source if elements.is_rounded(element) else element
-
-
-def added(e: Emitter, op: Op, total: Register, a: Register, b: Register) -> Register:
-    """total + a * b in the type of the operation's sums."""
-    f = e.f
-    if isinstance(total, Pair):
-        product = complex_math.apply(f, "multiply", [a, b])
-        assert isinstance(product, Pair)
-        return Pair(f.add(total.real, product.real), f.add(total.imaginary, product.imaginary))
-    assert isinstance(a, llvm.Value) and isinstance(b, llvm.Value)
-    if op.result.element.is_float:
-        return f.fma(a, b, total)
-    if op.result.element.is_bool:
-        return f.lor(total, f.land(a, b))
-    return elements.wrapped(f, f.add(total, f.mul(a, b)), op.result.element)
+def _neighbours(
+    offsets: Sequence[Affine], masks: Sequence[Mask | None], first: int, width: int, size: int
+) -> bool:
+    """Whether so many elements from one on follow each other in memory, aligned to as many."""
+    begin = offsets[first]
+    steps = [begin.constant, size, *(factor * axis.multiple for axis, factor in begin.terms)]
+    return (
+        all(step % width == 0 for step in steps)
+        and [at.key for at in offsets[first : first + width]]
+        == [(begin + lane).key for lane in range(width)]
+        and all(mask is masks[first] for mask in masks[first : first + width])
+    )

@@ -12,7 +12,7 @@ from ....hlo.graph import Op, Region, Value
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
-from ..frame import Parameter, Unit, blocks
+from ..frame import Entry, Parameter, Unit, blocks
 from ..launch import KernelCode, KernelMemory, Launch
 from ..target import NvidiaTarget
 from .analysis import Facts
@@ -56,15 +56,19 @@ def emitted(assignment: Assignment, shares: bool = False) -> KernelCode:
     op, block = emitter.kernel, emitter.block
     if block.arena.size > assignment.target.architecture.shared_bytes:
         raise CompilerBug(f"{block.arena.size} bytes of shared memory")
-    launches = starts(op, block.unit)
-    tiles = math.prod(op.grid)
-    launch = block.entry.finish(blocks(tiles, 1), block.arena.size)
-    if tiles:
+    code = finished(op, block.entry, math.prod(op.grid), block.arena.size)
+    return replace(code, decided=TileDecisions(emitter))
+
+
+def finished(op: Op, entry: Entry, tiles: int, shared: int, scratch: int = 0) -> KernelCode:
+    """The kernel whose entry is launched for so many blocks, behind what results start as."""
+    launches = _starts(op, entry.unit)
+    launch = entry.finish(blocks(tiles, 1), shared)
+    if math.prod(op.grid):
         launches.append(launch)
     with estimating():
         moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
-    flops = op.definition.flops(op)
-    return replace(block.unit.code(launches, flops, moved), decided=TileDecisions(emitter))
+    return entry.unit.code(launches, op.definition.flops(op), moved, scratch=scratch)
 
 
 def values_of(region: Region) -> Iterator[Value]:
@@ -80,7 +84,7 @@ def words(value: Value) -> int:
     return math.prod(value.dims) * each
 
 
-def starts(op: Op, unit: Unit) -> list[Launch]:
+def _starts(op: Op, unit: Unit) -> list[Launch]:
     """Launches that copy inputs to the results that start as them."""
     launches = []
     inputs = len(op.operands)

@@ -8,34 +8,35 @@ memory as long as it lasts, else to scratch of the block. Threads take turns wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.tiling import MEMORY_OPS
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
-from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
 from ...llvm.elementwise import given, supports
 from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
-from ..evaluator import along_grid
-from ..frame import Parameter, Unit, where
+from ..evaluator import ThreadValues, along_grid
+from ..frame import Parameter, Unit
 from ..launch import SCRATCH, KernelCode, KernelMemory
 from ..layout_code import as_i64
 from ..plain import updates
 from ..plain.work import Place
 from ..raster import places
 from ..target import NvidiaTarget
-from ..windows import load, store
+from ..windows import WindowAccess, loaded
 from .analysis import Facts
-from .atomics import combined
 from .block_wide import BlockWideLowering, BlockWorker, simpler
 from .control import CONTROL
-from .kernel import starts
+from .kernel import finished
 from .shared import EVERYTHING, Arena, Hazards, MemoryPiece
+from .windows import write
 
 THREADS = 512  # of a block
 BLOCKS = 2  # of a multiprocessor, where they need scratch
@@ -67,16 +68,41 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     found = Resident(op, target, shares, 0)
     if found.room.scratch.size:
         found = Resident(op, target, shares, found.room.scratch.size)
-    launches = starts(op, found.unit)
-    launch = found.entry.finish(max(1, found.blocks), found.room.shared.size)
-    if math.prod(op.grid):
-        launches.append(launch)
-    moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     scratch = found.room.scratch.size * found.blocks
-    return found.unit.code(launches, op.definition.flops(op), moved, scratch=scratch)
+    return finished(op, found.entry, found.blocks, found.room.shared.size, scratch)
 
 
-class Resident:
+@dataclass(frozen=True, eq=False)
+class ElementLayout:
+    """A thread has one element of a tile of these dims."""
+
+    dims: tuple[int, ...]
+    index: Sequence[Affine]
+    places: tuple[tuple[()]] = ((),)
+
+    def vector(self, most: int) -> int:
+        return 1
+
+
+class _ElementAccess(WindowAccess):
+    """One element of a memory operation; `row`: its place along the axis whose rows go by
+    number."""
+
+    def __init__(
+        self, code: Resident, op: Op, index: Sequence[Affine], offsets: Sequence[llvm.Value],
+        row: Register | None,
+    ) -> None:  # fmt: skip
+        tile = op.result if op.definition.loads else op.operands[1]
+        super().__init__(code, op, tile, ElementLayout(tile.dims, index), offsets)
+        if isinstance(row, llvm.Value):
+            self.axis = op.axis
+            self.number = self.f.add(self.f.cast("sext", row, "i64"), self.starts[op.axis])
+
+    def row(self, number: int) -> llvm.Value:
+        return self.number
+
+
+class Resident(ThreadValues[ElementLayout, list[Register]]):
     """The code of one block. `scratch`: bytes that it has in global memory, as far as is known."""
 
     def __init__(self, kernel: Op, target: NvidiaTarget, shares: bool, scratch: int) -> None:
@@ -93,7 +119,8 @@ class Resident:
             self.blocks = min(tiles, BLOCKS * target.architecture.multiprocessors)
             parameters.append(Parameter("scratch", KernelMemory(SCRATCH)))
         self.entry = self.unit.kernel("tile", parameters, THREADS)
-        self.f = f = self.entry.function
+        f = self.entry.function
+        super().__init__(f, self.facts.offsets)
         self.memory = dict(zip(region.arguments, self.entry.pointers, strict=False))
         self.room = Room(target.architecture.shared_bytes)
         self.hazards = Hazards(self.entry)
@@ -194,134 +221,75 @@ class Resident:
         _, emitter = self.lowering.open([value], [], 1)
         return emitter.value(value, ())
 
-    def number(self, value: Value) -> llvm.Value:
-        """The register of a scalar that is no complex number."""
-        register = self.scalar(value)
-        assert isinstance(register, llvm.Value)
-        return register
+    # Windows of memory, for one element at a time.
 
-    def integer(self, value: Value) -> llvm.Value:
-        """An i32 scalar, as an i64."""
-        return self.f.cast("sext", self.number(value), "i64")
+    def registers(
+        self, layout: ElementLayout, element: Callable[[int], Register]
+    ) -> list[Register]:
+        return [element(0)]
 
-    # Windows of memory.
+    def index(self, layout: ElementLayout, number: int) -> Sequence[Affine]:
+        return layout.index
+
+    def held(self, layout: ElementLayout, number: int) -> llvm.Value | None:
+        """Formulas are also asked for where nobody wants them."""
+        found: llvm.Value | None = None
+        for at, size in zip(layout.index, layout.dims, strict=True):
+            if at.high >= size:
+                inside = self.f.compare("ult", as_i64(self.f, at), size)
+                found = self.both(found, inside)
+        return found
+
+    def owner(self, layout: ElementLayout) -> None:
+        """Each element is one thread's."""
+
+    def base(self, memory: Value) -> llvm.Value:
+        return self.memory[memory]
+
+    def once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """Elements share nothing."""
+        return compute()
 
     def load(self, op: Op) -> None:
         memory, tile = op.operands[0], op.result
+        offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
+
+        def read(index: Sequence[Affine], row: Register | None = None) -> Register:
+            return loaded(self, _ElementAccess(self, op, index, offsets, row))[0]
+
         if op.name == "tile_load" and memory in self.facts.inputs and not self.shares:
             # Nobody writes there: a formula.
-            offsets = [self.integer(value) for value in op.offsets]
-
-            def read(index: Sequence[Affine], width: int) -> Register:
-                assert width == 1
-                return self.element(op, offsets, [as_i64(self.f, one) for one in index], True)
-
-            self.lowering.known[tile] = read
-            if tile.rank == 0:
-                self.know(tile, self.scalar(tile))
-            return
-        offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
-        place = self.worker.reserve(tile.tensor.bytes)
-        rows = [op.operands[1]] if op.name == "tile_gather" else []
-        self.worker.begin([self.all_of(memory)], [], 0)
-        step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
-        with step.each(tile.tensor.size) as at:
-            index = delinear(emitter.indexer, at, tile.dims, 1)
-            places = [as_i64(self.f, one) for one in index]
-            if rows:
-                row = emitter.value(rows[0], [index[op.axis]])
-                assert isinstance(row, llvm.Value)
-                places[op.axis] = self.f.cast("sext", row, "i64")
-            register = self.element(op, offsets, places)
-            emitter.store(step.pointers[-1], register, tile.element, at)
-        self.worker.end(step, 0)
-        self.lowering.places[tile] = place
+            self.lowering.known[tile] = lambda index, width: read(index)
+        else:
+            place = self.worker.reserve(tile.tensor.bytes)
+            rows = [op.operands[1]] if op.name == "tile_gather" else []
+            self.worker.begin([self.all_of(memory)], [], 0)
+            step, emitter = self.lowering.open(rows, [place], tile.tensor.size)
+            with step.each(tile.tensor.size) as at:
+                index = delinear(emitter.indexer, at, tile.dims, 1)
+                row = emitter.value(rows[0], [index[op.axis]]) if rows else None
+                emitter.store(step.pointers[-1], read(index, row), tile.element, at)
+            self.worker.end(step, 0)
+            self.lowering.places[tile] = place
         if tile.rank == 0:
             self.know(tile, self.scalar(tile))
-
-    def held(
-        self, op: Op, offsets: Sequence[llvm.Value], places: Sequence[llvm.Value]
-    ) -> tuple[llvm.Value | None, llvm.Value]:
-        """Whether an element lies in the memory (None: always), and its position there."""
-        f, memory = self.f, op.operands[0]
-        tile = op.result if op.definition.loads else op.operands[1]
-        axis = op.axis if op.definition.numbered else None
-        inside: llvm.Value | None = None
-        position: llvm.Value = llvm.constant("i64", 0)
-        for d, (offset, place, size) in enumerate(zip(offsets, places, memory.dims, strict=True)):
-            at = f.add(offset, place)
-            known = self.facts.offsets.of(op.offsets[d])
-            if d == axis or not self.facts.offsets.inside(known, tile.dims[d], size):
-                one = f.compare("ult", at, size)
-                inside = one if inside is None else f.land(inside, one)
-            position = f.add(f.mul(position, size), at)
-        return inside, position
-
-    def element(
-        self,
-        op: Op,
-        offsets: Sequence[llvm.Value],
-        places: Sequence[llvm.Value],
-        anywhere: bool = False,
-    ) -> Register:
-        """An element of a window, or what it is filled with; `anywhere`: or something else, where
-        the place is outside of the tile and nobody wants it."""
-        f, memory = self.f, op.operands[0]
-        element = memory.element
-        number = element.dtype.type(op.fill) if not element.is_bool else bool(op.fill)
-        fill = elements.register_constant(element, number, 1)
-        if not memory.tensor.size:
-            return fill
-        inside, position = self.held(op, offsets, places)
-        if inside is not None:
-            position = f.select(inside, position, 0)
-        if anywhere:
-            position = f.min(position, memory.tensor.size - 1, signed=False)
-        pointer = f.pointer(self.memory[memory], f.mul(position, element.itemsize), "i8")
-        (register,) = load(f, pointer, element, 1, False)
-        return register if inside is None else arithmetic.select(f, inside, register, fill)
 
     def store(self, op: Op) -> None:
         memory, tile = op.operands[:2]
         if not memory.tensor.size or not tile.tensor.size:
             return
-        f = self.f
         offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
-        others: list[Value] = []
-        if op.name == "tile_scatter":
-            others = [op.operands[2]]
-        elif op.masked:
-            others = [op.operands[-1]]
-        target = self.all_of(memory)
-        step, emitter = self.lowering.open([tile, *others], [target], tile.tensor.size)
+        rows = [op.operands[2]] if op.name == "tile_scatter" else []
+        masks = [op.operands[-1]] if not rows and op.masked else []
+        values = [tile, *rows, *masks]
+        step, emitter = self.lowering.open(values, [self.all_of(memory)], tile.tensor.size)
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
-            register = emitter.value(tile, index)
-            places = [as_i64(self.f, one) for one in index]
-            wanted: llvm.Value | None = None
-            if op.name == "tile_scatter":
-                row = emitter.value(others[0], [index[op.axis]])
-                assert isinstance(row, llvm.Value)
-                places[op.axis] = f.cast("sext", row, "i64")
-            elif others:
-                mask = emitter.value(others[0], index)
-                assert isinstance(mask, llvm.Value)
-                wanted = mask
-            inside, position = self.held(op, offsets, places)
-            if inside is not None:
-                wanted = inside if wanted is None else f.land(wanted, inside)
-            with where(f, wanted):
-                self.write(op, register, position)
+            row = emitter.value(rows[0], [index[op.axis]]) if rows else None
+            access = _ElementAccess(self, op, index, offsets, row)
+            wanted = [emitter.value(mask, index) for mask in masks]
+            write(access, [emitter.value(tile, index)], wanted)
         self.worker.end(step, 0)
-
-    def write(self, op: Op, register: Register, position: llvm.Value) -> None:
-        f, element = self.f, op.operands[0].element
-        memory = self.memory[op.operands[0]]
-        pointer = f.pointer(memory, f.mul(position, element.itemsize), "i8")
-        if op.combine:
-            combined(f, pointer, register, element, op.combine)
-        else:
-            store(f, pointer, [register], element, False)
 
     # Control flow: carried tiles lie in memory of their own, carried scalars are registers.
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from ....hlo.graph import Op
 from .control import CONTROL
-from .convolution import convolution
 from .copies import copy
 from .dot import dot
 from .emitter import Emitter, Rules
@@ -23,6 +22,6 @@ _OPERATIONS: dict[str, Callable[[Emitter, Op], None]] = {
     "tile_scatter": store,
     "reduce": reduce,
     "dot_general": dot,
-    "convolution": convolution,
+    "convolution": dot,
 }
 RULES = Rules(_OPERATIONS, loaded, converted, copy, ahead)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm.elements import Register
@@ -60,8 +62,15 @@ def store(e: Emitter, op: Op) -> None:
     if access.memory in e.contended and not op.combine:
         e.hazards.write(access.piece)
 
-    def combine(pointer: llvm.Value, register: Register) -> None:
-        combined(e.f, pointer, register, access.element, op.combine)
+    write(access, tile, e.tile(op.operands[-1], layout) if masked else ())
 
-    masks = e.tile(op.operands[-1], layout) if masked else ()
-    windows.write(access, tile, masks, combine if op.combine else None)
+
+def write(
+    access: WindowAccess, tile: Sequence[Register | None], masks: Sequence[Register | None]
+) -> None:
+    """Stores or combines a tile where its elements are inside and masks hold."""
+
+    def combine(pointer: llvm.Value, register: Register) -> None:
+        combined(access.f, pointer, register, access.element, access.op.combine)
+
+    windows.write(access, tile, masks, combine if access.op.combine else None)
