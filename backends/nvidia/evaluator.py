@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.graph import Op, Value
-from ...hlo.offsets import Offsets
+from ...hlo.offsets import Offset, Offsets
 from ...hlo.types import I32
 from .. import llvm
 from ..llvm import arithmetic, elements, elementwise
@@ -120,6 +120,15 @@ class ThreadValues(ABC, Generic[Layout, Tile]):
     def integer(self, value: Value) -> llvm.Value:
         """An i32 scalar, as an i64."""
         return self.f.cast("sext", self.number(value), "i64")
+
+    def sum(self, offset: Offset, kind: str) -> llvm.Value:
+        """A sum of numbers, an i32 or an i64."""
+        f = self.f
+        total: llvm.Value = llvm.constant(kind, offset.constant)
+        for variable, factor in offset.terms:
+            one = self.number(variable) if kind == "i32" else self.integer(variable)
+            total = f.add(total, f.mul(one, factor))
+        return total
 
     def both(self, a: llvm.Value | None, b: llvm.Value | None) -> llvm.Value | None:
         """a and b, where None is true."""

@@ -89,17 +89,15 @@ class Epilogue:
         matrices = layouts.matrix_access(made, place, size)
         plan = matrices.addresses if matrices else layouts.addresses(made, place, size)
         common = sum_of(f, plan.terms, self.consumer.thread, hopper.WARPGROUP)
-        rows = fragment.rows(hopper.ROWS)
 
         def write(column: int, offset: int) -> None:
-            columns = fragment.columns(column)
             for access in plan.accesses:
                 base = f.add(f.xor(common, access.xor), self.start)
-                held = [fragment.place(made.registers[n]) for n in access.registers]
+                held = [made.registers[n] for n in access.registers]
                 for block in range(self.consumer.blocks):
                     moved = offset + access.add + block * hopper.ROWS * staged.swizzle
                     target = hopper.shared(f, f.add(base, moved))
-                    places = [(block * rows + i, columns + j) for i, j in held]
+                    places = [(block * hopper.ROWS + i, column + j) for i, j in held]
                     if matrices:
                         words = [tile.word(i, j, element) for i, j in places[::2]]
                         hopper.store_matrices(f, target, words)

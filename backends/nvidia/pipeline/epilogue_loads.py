@@ -60,11 +60,10 @@ class Arrivals:
         plan = matrices.addresses if matrices else layouts.addresses(made, place, panel.width)
         own = f.mul(consumer.group, consumer.plan.rows * panel.swizzle)
         common = sum_of(f, plan.terms, consumer.thread, hopper.WARPGROUP)
-        where: dict[tuple[int, int], tuple[SharedAccess, int]] = {}
+        where: dict[fragment.Place, tuple[SharedAccess, int]] = {}
         for access in plan.accesses:
             for number, register in enumerate(access.registers):
-                where[fragment.place(made.coordinates(register=register))] = access, number
-        rows, columns = fragment.rows(hopper.ROWS), fragment.columns(panel.chunk)
+                where[made.registers[register]] = access, number
         kind = elements.memory_type(f, element)
 
         def loaded(access: SharedAccess, block: int, chunk: int) -> llvm.Value:
@@ -79,9 +78,9 @@ class Arrivals:
             words = load_matrices(f, at, matrices.count)
             return f.bitcast(f.joined(words), vector)
 
-        def fetch(i: int, j: int) -> llvm.Value:
-            access, number = where[i % rows, j % columns]
-            key = load, access, i // rows, j // columns
+        def fetch(row: int, column: int) -> llvm.Value:
+            access, number = where[row % hopper.ROWS, column % panel.chunk]
+            key = load, access, row // hopper.ROWS, column // panel.chunk
             raw = consumer.evaluator.once(key, lambda: loaded(access, *key[2:]))
             return plain(elements.widen(f, f.extract(raw, number), element))
 

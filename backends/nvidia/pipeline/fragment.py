@@ -1,7 +1,8 @@
 """Where the elements of a tile live in a warp group: as accumulators of wgmma.
 
-One tile of 64 x 8 says it all: others are repeats of it (`layouts.Repeated`), so a thread's rows
-and columns are those that it has of this tile, again and again.
+One tile of 64 x 8 says it all: others are repeats of it (`layouts.Repeated`), so sizes need not be
+powers of two. Elements are called by how far they are, in rows and columns, from the first one of
+the thread.
 """
 
 from __future__ import annotations
@@ -15,67 +16,26 @@ from ....hlo.graph import Op
 from ....optimizer.asynchronous.roles import through
 from ....optimizer.asynchronous.work import COLUMN, Roles, is_row
 from .. import layouts
-from ..layouts import LANE_BITS, LinearLayout
+from ..layouts import LinearLayout
+from ..tile.distributed_layout import copies
 
 TILE = layouts.wgmma_accumulator(8)
-
-
-def _own(dimension: int) -> tuple[int, ...]:
-    return tuple(sorted({place[dimension] for place in TILE.registers}))
-
-
-ROWS, COLUMNS = _own(0), _own(1)  # of a tile, that the first thread has
-
-
-def rows(size: int) -> int:
-    """Rows of a tile of so many that a thread has."""
-    return size // TILE.shape[0] * len(ROWS)
-
-
-def columns(size: int) -> int:
-    return size // TILE.shape[1] * len(COLUMNS)
-
-
-def row(i: int) -> int:
-    """How far a thread's i-th row is from its first."""
-    return i // len(ROWS) * TILE.shape[0] + ROWS[i % len(ROWS)]
-
-
-def column(j: int) -> int:
-    return j // len(COLUMNS) * TILE.shape[1] + COLUMNS[j % len(COLUMNS)]
-
-
-def place(coordinates: tuple[int, ...]) -> tuple[int, int]:
-    """Which row and which column of a thread stand so far from its first element."""
-    at, across = coordinates
-    i = at // TILE.shape[0] * len(ROWS) + ROWS.index(at % TILE.shape[0])
-    j = across // TILE.shape[1] * len(COLUMNS) + COLUMNS.index(across % TILE.shape[1])
-    return i, j
-
-
-def copies(with_rows: bool, with_columns: bool) -> int:
-    """Bits of a thread's number in its warp group that reach other copies of what has no rows, or
-    no columns."""
-    value = TILE
-    for dimension, kept in ((1, with_columns), (0, with_rows)):
-        value = value if kept else value.slice(dimension)
-    return value.copies("lane") | value.copies("warp") << LANE_BITS
+Place = tuple[int, ...]  # rows, columns
 
 
 @functools.cache
-def order(own_rows: int, own_columns: int) -> tuple[tuple[int, int], ...]:
-    """(row, column) of each accumulator of a thread with so many of them."""
-    shape = own_rows // len(ROWS) * TILE.shape[0], own_columns // len(COLUMNS) * TILE.shape[1]
-    tiles = layouts.wgmma_accumulator_tiles(shape[1], shape[0])
-    return tuple(place(tiles.coordinates(n)) for n in range(tiles.registers))
+def _places(rows: int, columns: int) -> tuple[Place, ...]:
+    """Of each register of a thread; 1: of no rows, or no columns."""
+    tiles = layouts.wgmma_accumulator_tiles(max(columns, TILE.shape[1]), max(rows, TILE.shape[0]))
+    found = map(tiles.coordinates, range(tiles.registers))
+    return tuple(dict.fromkeys((row % rows, column % columns) for row, column in found))
 
 
 @functools.cache
-def left_words(depth: int, bits: int) -> tuple[tuple[int, int], ...]:
-    """(row, column) of the first element of each word that a thread gives a product as its left
-    operand of registers, 64 rows and one step of `depth`."""
-    value = layouts.wgmma_a(depth, bits)
-    return tuple(place(one) for one in value.registers[:: 32 // bits])
+def left_words(depth: int, bits: int) -> tuple[Place, ...]:
+    """The first element of each word that a thread gives a product as its left operand of
+    registers, 64 rows and one step of `depth`."""
+    return layouts.wgmma_a(depth, bits).registers[:: 32 // bits]
 
 
 def chunk(width: int, elements: int) -> tuple[LinearLayout, LinearLayout]:
@@ -97,39 +57,38 @@ class FragmentLayout:
 
     @cached_property
     def rows(self) -> int:
-        """Rows of a thread."""
-        return rows(self.group) if self.group and any(map(is_row, self.roles)) else 1
+        """Rows of the warp group; 1 of what has none."""
+        return self.group if self.group and any(map(is_row, self.roles)) else 1
 
     @cached_property
     def columns(self) -> int:
-        """Columns of a thread."""
         sizes = zip(self.dims, self.roles, strict=True)
-        return next((columns(size) for size, role in sizes if role == COLUMN), 1)
+        return next((size for size, role in sizes if role == COLUMN), 1)
 
     @cached_property
-    def places(self) -> tuple[tuple[int, int], ...]:
-        """The row and the column of each register: in the order of accumulators where it has
-        both."""
-        if self.rows > 1 and self.columns > 1:
-            return order(self.rows, self.columns)
-        return tuple((i, j) for i in range(self.rows) for j in range(self.columns))
+    def places(self) -> tuple[Place, ...]:
+        """The element of each register, in the order of accumulators."""
+        return _places(self.rows, self.columns)
 
     def vector(self, most: int) -> int:
         """See `evaluator.RegisterLayout`."""
-        return len(COLUMNS) if most >= len(COLUMNS) and self.roles[-1:] == (COLUMN,) else 1
+        return 2 if most >= 2 and self.roles[-1:] == (COLUMN,) else 1
 
     @cached_property
     def copies(self) -> int:
         """Bits of a thread's number in its warp group that reach copies."""
-        return copies(any(map(is_row, self.roles)), COLUMN in self.roles)
+        tile = TILE
+        for dimension, size in ((1, self.columns), (0, self.rows)):
+            tile = tile if size > 1 else tile.slice(dimension)
+        return copies(tile)
 
     @cached_property
-    def _numbers(self) -> dict[tuple[int, int], int]:
+    def _numbers(self) -> dict[Place, int]:
         return {place: number for number, place in enumerate(self.places)}
 
-    def register(self, i: int, j: int) -> int:
-        """The register of a row and a column of a thread."""
-        return self._numbers[min(i, self.rows - 1), min(j, self.columns - 1)]
+    def register(self, row: int, column: int) -> int:
+        """The register of an element."""
+        return self._numbers[row % self.rows, column % self.columns]
 
     def operand(self, op: Op) -> tuple[FragmentLayout, Sequence[int]]:
         """See `evaluator.RegisterLayout`; also of the operand of a reduction."""

@@ -66,7 +66,7 @@ def first_rounds(
     f = evaluator.f
     last = end
     for mask in found:
-        lowest = evaluator.offset(mask.least)
+        lowest = evaluator.sum(mask.least, "i32")
         rounds = f.add(f.udiv(f.max(lowest, 0), mask.slope), 1)
         last = f.min(last, f.select(f.compare("slt", lowest, 0), begin, rounds))
     count = f.udiv(f.add(f.sub(f.max(last, begin), begin), step - 1), step)

@@ -14,7 +14,6 @@ from typing import Any
 from ....hlo.deciding import surely_below
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import APPROXIMATE, Op, Value
-from ....hlo.offsets import Offset
 from ....hlo.positions import linear
 from ....hlo.types import BF16, F16, F32
 from ....optimizer.asynchronous.work import COLUMN, ROW, PipelineWork, is_row, part_of, splat_of
@@ -24,7 +23,7 @@ from ...llvm.elements import Register
 from ...llvm.index import ZERO, Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction
 from ..evaluator import TileEvaluator, ValueScope, is_splat
-from ..frame import shuffle
+from ..tile.reduce import across, concluded, joined
 from ..windows import WindowAccess, loaded
 from . import fragment
 from .fragment import FragmentLayout
@@ -32,7 +31,7 @@ from .functions import FUNCTIONS, multiple_of, plain, resolved
 from .instructions import pack
 
 Element = llvm.Value
-Fetch = Callable[[int, int], Element]  # of a thread's row and column
+Fetch = Callable[[int, int], Element]  # of a row and a column, see `fragment.py`
 
 _HALVES = {BF16: "bfloat", F16: "half"}
 _PREDICATES = {"EQ": "eq", "NE": "ne", "GE": "sge", "GT": "sgt", "LE": "sle", "LT": "slt"}
@@ -74,17 +73,17 @@ class LazyTile(Sequence[Element]):
     def __iter__(self) -> Iterator[Element]:
         return map(self.__getitem__, range(len(self)))
 
-    def at(self, i: int, j: int) -> Element:
-        """The element in a thread's row and column, in the register form of its type."""
-        return self[self.layout.register(i, j)]
+    def at(self, row: int, column: int) -> Element:
+        """The element in a row and a column, in the register form of its type."""
+        return self[self.layout.register(row, column)]
 
-    def word(self, i: int, j: int, element: Any) -> Element:
+    def word(self, row: int, column: int, element: Any) -> Element:
         """The elements in a row and two columns as 16-bit floats in one word."""
-        number, word = self.layout.register(i, j), self.pack
+        number, word = self.layout.register(row, column), self.pack
         if word is not None:
             key = self, number, "word"
             return self.owner.once(key, lambda: self._marked(word, number))
-        return pack(self.owner.f, self.at(i, j), self.at(i, j + 1), _HALVES[element])
+        return pack(self.owner.f, self[number], self.at(row, column + 1), _HALVES[element])
 
     def _marked(self, fetch: Callable[[int], Element], number: int) -> Element:
         f = self.owner.f
@@ -152,17 +151,16 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
         return self.taken(self.layout(value), iter(found))
 
     def index(self, layout: FragmentLayout, number: int) -> list[Affine]:
-        i, j = layout.places[number]
-        return [self._affine(role, i, j) for role in layout.roles]
+        return [self._affine(role, *layout.places[number]) for role in layout.roles]
 
-    def _affine(self, role: str, i: int, j: int) -> Affine:
+    def _affine(self, role: str, row: int, column: int) -> Affine:
         place = self.place
         if role == COLUMN and place is not None:
-            start, size, own = place.column, fragment.TILE.shape[1], fragment.column(j)
+            start, size, own = place.column, fragment.TILE.shape[1], column
         elif role == ROW and place is not None:
-            start, size, own = place.row, self.work.rows, fragment.row(i)
+            start, size, own = place.row, self.work.rows, row
         else:
-            inner = self.along(role, i, j)
+            inner = self.along(role, row, column)
             if inner is None:
                 return ZERO
             start, size, own = inner, part_of(role, 0).size, 0
@@ -239,24 +237,16 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
             steps[role] += one - other
         f, place = self.f, self.place
 
-        def start(i: int) -> Element:
-            total = self.offset(base)
+        def start(row: int) -> Element:
+            total = self.sum(base, "i32")
             total = f.add(total, f.mul(place.column, steps[COLUMN]))
-            return f.add(total, f.mul(self.row(i), steps[ROW])) if steps[ROW] else total
+            return f.add(total, f.mul(self.row(row), steps[ROW])) if steps[ROW] else total
 
-        def fetch(i: int, j: int) -> Element:
-            here = self.once((op, i, "difference"), lambda: start(i))
-            return f.compare(predicate, here, -steps[COLUMN] * fragment.column(j))
+        def fetch(row: int, column: int) -> Element:
+            here = self.once((op, row, "difference"), lambda: start(row))
+            return f.compare(predicate, here, -steps[COLUMN] * column)
 
         return self.fetched(layout, fetch)
-
-    def offset(self, offset: Offset) -> Element:
-        """The i32 of a sum of numbers."""
-        f = self.f
-        total: Element = f.constant("i32", offset.constant)
-        for variable, factor in offset.terms:
-            total = f.add(total, f.mul(self.number(variable), factor))
-        return total
 
     def _select(self, op: Op, layout: FragmentLayout) -> LazyTile:
         value = resolved(op.result, self.known)
@@ -264,31 +254,27 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
             return self.tile(value, layout)
         return self.elementwise(op, layout)
 
-    def row(self, i: int) -> Element:
-        """The tile's row of a thread's row."""
+    def row(self, row: int) -> Element:
+        """Where a row of the thread stands in the tile."""
         assert self.place is not None
         start = self.place.row
-        return self.once(("row", i), lambda: self.f.add(start, fragment.row(i)))
+        return self.once(("row", row), lambda: self.f.add(start, row))
 
-    def along(self, role: str, i: int, j: int) -> Element | None:
+    def along(self, role: str, row: int, column: int) -> Element | None:
         """Where a thread's element stands along a dim of that role; None at its only place."""
+        f, place = self.f, self.place
         if role == COLUMN:
-            return self.column(j)
+            assert place is not None
+            return self.once(("column", column), lambda: f.add(place.column, column))
         if not is_row(role) or role == ROW:
-            return self.row(i) if role == ROW else None
+            return self.row(row) if role == ROW else None
         stride, size, rows = part_of(role, 0)
-        f = self.f
 
-        def place() -> Element:
-            row = f.udiv(self.row(i), stride)
-            return f.urem(row, size) if stride * size < rows else row
+        def part() -> Element:
+            at = f.udiv(self.row(row), stride)
+            return f.urem(at, size) if stride * size < rows else at
 
-        return self.once((role, i), place)
-
-    def column(self, j: int) -> Element:
-        assert self.place is not None
-        start = self.place.column
-        return self.once(("column", j), lambda: self.f.add(start, fragment.column(j)))
+        return self.once((role, row), part)
 
     def _convert(self, op: Op, layout: FragmentLayout) -> LazyTile:
         element, source_element = op.result.element, op.operands[0].element
@@ -353,39 +339,19 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
         if scaled is not None and scaled[1] > 0 and op.result.element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest
         source = self.tile(operand, inner)
+        own: dict[int, list[int]] = {}
+        for number, place in enumerate(inner.places):
+            own.setdefault(layout.register(*place), []).append(number)
 
-        def join(a: Element, b: Element) -> Element:
-            return plain(reduction.combine(f, [a], [b], 1)[0])
+        def total(number: int) -> Register:
+            parts = (reduction.read(f, [source[one]])[0] for one in own[number])
+            found = across(f, reduction, joined(f, reduction, parts, _CHAINS), summed)
+            if factor != 1.0:
+                found = f.mul(plain(found), factor)
+            return concluded(f, reduction, found, self.number)
 
-        def whole(total: Element) -> Element:
-            total = total if factor == 1.0 else f.mul(total, factor)
-            if not reduction.is_neutral(reduction.initial[0]):
-                total = join(total, self.number(reduction.initial[0]))
-            return plain(reduction.finished(f, [total])[0])
-
-        along = COLUMN in inner.roles and COLUMN not in layout.roles
-
-        def fetch(i: int, j: int) -> Element:
-            if not along:
-                return whole(source.at(i, j))
-            chains: list[Element] = []
-            for column in range(inner.columns):
-                one = source.at(i, column)
-                if column < _CHAINS:
-                    chains.append(one)
-                else:
-                    chains[column % _CHAINS] = join(chains[column % _CHAINS], one)
-            while len(chains) > 1:
-                chains = [
-                    join(*chains[n : n + 2]) if n + 1 < len(chains) else chains[n]
-                    for n in range(0, len(chains), 2)
-                ]
-            total = chains[0]
-            for distance in (1, 2):
-                total = join(total, shuffle(f, "bfly", total, distance))
-            return whole(total)
-
-        return self.fetched(layout, fetch)
+        summed = layout.copies & ~inner.copies
+        return self.registers(layout, total)
 
     def _load(self, op: Op, layout: FragmentLayout) -> LazyTile:
         """A window that was brought, or straight from global memory."""

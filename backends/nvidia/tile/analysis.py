@@ -15,6 +15,7 @@ from functools import cached_property
 from ....hlo.graph import Op, Region, Value
 from ....hlo.offsets import Offset, Offsets
 from ....hlo.tiling import trip_count
+from ....optimizer.asynchronous.work import shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,11 +243,7 @@ def _only(value: Value, dims: Sequence[int]) -> int | None:
 
 def _moved(after: Value, before: Value, d: int) -> int | None:
     """Which dim of a reshape's operand dim d of the result is, where only 1s come and go."""
-    if _squeezed(after.dims) != _squeezed(before.dims) or after.dims[d] == 1:
+    if shape(after) != shape(before) or after.dims[d] == 1:
         return None
     place = sum(n != 1 for n in after.dims[:d])
     return [e for e, n in enumerate(before.dims) if n != 1][place]
-
-
-def _squeezed(dims: Sequence[int]) -> tuple[int, ...]:
-    return tuple(n for n in dims if n != 1)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
+from ....optimizer.asynchronous.work import shape
 from ...llvm import elements
 from ..evaluator import is_elementwise, is_splat
 from ..target import WARP, NvidiaTarget
@@ -292,7 +293,7 @@ class Assignment:
         if operand not in self.tile_layouts:
             if operand.rank and self._is_open(operand):
                 self._anchor(operand)
-            elif operand.rank == 0 or op.name == "transpose" or _same_size(op):
+            elif operand.rank == 0 or op.name == "transpose" or shape(operand) == shape(op.result):
                 return
         source = self.tile_layouts.get(operand) or self.blocked(operand.dims)
         if op.name == "transpose":
@@ -314,17 +315,16 @@ class Assignment:
     def _loop(self, op: Op) -> None:
         skip = 2 if op.name == "tile_for" else 0
         body = op.regions[-1]
-        arguments = body.arguments[1:] if op.name == "tile_for" else body.arguments
+        inside = [region.arguments[min(skip, 1) :] for region in op.regions]
         carried: dict[int, DistributedLayout] = {}
         for number, value in enumerate(op.operands[skip:]):
             if value.rank and value in self.tile_layouts and not self._is_open(value):
                 carried[number] = self.tile_layouts[value]
         for _ in range(3):
             before = dict(carried)
-            for region in op.regions:
-                inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
+            for arguments in inside:
                 for number, layout in carried.items():
-                    self.tile_layouts[inner[number]] = layout
+                    self.tile_layouts[arguments[number]] = layout
             for region in op.regions:
                 self._region(region)
             for number, value in enumerate(body.results):
@@ -337,10 +337,8 @@ class Assignment:
             if value.rank:
                 layout = carried.setdefault(number, self.blocked(value.dims))
                 self.tile_layouts[op.results[number]] = layout
-                for region in op.regions:
-                    inner = region.arguments[1:] if op.name == "tile_for" else region.arguments
-                    self.tile_layouts[inner[number]] = layout
-        assert len(arguments) == len(op.results)
+                for arguments in inside:
+                    self.tile_layouts[arguments[number]] = layout
 
     def _branches(self, op: Op) -> None:
         for region in op.regions:
@@ -356,9 +354,3 @@ class Assignment:
                 self.tile_layouts[result] = (
                     self._best(known) if known else self.blocked(result.dims)
                 )
-
-
-def _same_size(op: Op) -> bool:
-    """Whether a reshape only adds or drops dims of size 1."""
-    before, after = op.operands[0].dims, op.result.dims
-    return [n for n in before if n != 1] == [n for n in after if n != 1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ....hlo.errors import CompilerBug
 from ... import llvm
 from .. import layouts
@@ -18,23 +16,17 @@ from .operands import as_dims
 from .shared import CHUNK, PaddedTile
 
 
-def copy(
-    e: Emitter, source: OperandSource, rows: PaddedTile, offsets: Sequence[llvm.Value] | None = None
-) -> None:
+def copy(e: Emitter, source: OperandSource, rows: PaddedTile, ahead: bool = False) -> None:
     """The window of a product's operand into rows of shared memory; what lies outside of memory or
-    tile becomes 0. `offsets`: the window's, where they are not those of the operation (i64)."""
+    tile becomes 0. `ahead`: who reads it knows when it has arrived."""
     window = source.window
     assert window is not None
     with e.f.within(window.op):
-        _copy(e, source, window, rows, offsets)
+        _copy(e, source, window, rows, ahead)
 
 
 def _copy(
-    e: Emitter,
-    source: OperandSource,
-    window: WindowLoad,
-    rows: PaddedTile,
-    offsets: Sequence[llvm.Value] | None,
+    e: Emitter, source: OperandSource, window: WindowLoad, rows: PaddedTile, ahead: bool
 ) -> None:
     f, size = e.f, rows.size
     copied = layouts.dealt(
@@ -42,9 +34,10 @@ def _copy(
     )  # neighbouring threads copy neighbouring 16 bytes
     place = as_dims(rows.layout, source)
     layout = layout_of(source.origin.dims, copied, source.rows_and_columns)
-    access = WindowAccess(
-        e, window.op, window.tile, _unmerged(layout, window), offsets, window.strides
-    )
+    tile = _unmerged(layout, window)
+    # Of a turn that is ahead from its index, in one step.
+    starts = [e.sum(offset, "i64") for offset in window.offsets] if ahead else None
+    access = WindowAccess(e, window.op, window.tile, tile, starts, window.strides)
     width = access.width
     plan = layouts.addresses(layout.linear, place, size, width * size)
     common = e.block.common_address(rows, plan.terms)
@@ -63,7 +56,7 @@ def _copy(
         if atom is None:
             _copy_now(f, target, address, held, width, size)
             continue
-        e.block.hazards.copies |= offsets is None
+        e.block.hazards.copies |= not ahead
         # Of threads that have the same elements one copies.
         with where(e.f, owner):
             copy_async(f, atom, target, address, held)
@@ -89,16 +82,6 @@ def copy_async(
     else:
         count = f.select(held, llvm.constant("i32", atom.bytes), 0)
         f.call(f"{name}.s", "void", target, there, count, declare=True)
-
-
-def commit(f: llvm.Function) -> None:
-    """The copies so far are a group."""
-    f.call("llvm.nvvm.cp.async.commit.group", "void", declare=True)
-
-
-def wait(f: llvm.Function, groups: int) -> None:
-    """Until all but the last `groups` groups of this thread have arrived."""
-    f.call("llvm.nvvm.cp.async.wait.group", "void", llvm.constant("i32", groups), declare=True)
 
 
 def _copy_now(

@@ -261,18 +261,12 @@ class Demand:
     def made(self, op: Op, layout: DistributedLayout) -> None:
         """The operands of an operation that is computed in a layout."""
         operands = [value for value in op.operands if value.rank]
-        if op.name == "broadcast_in_dim" and operands:
-            source, _ = layout.broadcast(operands[0].dims, tuple(op.broadcast_dimensions))
-            self.asked(operands[0], source)
-        elif op.name == "transpose":
-            inverse = [op.permutation.index(d) for d in range(op.result.rank)]
-            self.asked(operands[0], layout.permuted(inverse))
-        elif op.name == "reshape" and operands:
-            before = layout.reshaped(operands[0].dims)
-            if before is None:
-                self.copies(operands)
+        if op.name in ("broadcast_in_dim", "transpose", "reshape"):
+            source = layout.operand(op)
+            if operands and source is not None:
+                self.asked(operands[0], source[0])
             else:
-                self.asked(operands[0], before)
+                self.copies(operands)
         elif is_elementwise(op):
             for value in operands:
                 self.asked(value, layout)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ....hlo.graph import Op
+from ....hlo.graph import Op, Value
 from ... import llvm
 from ...llvm import elements
-from ...llvm.elements import Pair, Register
+from ...llvm.elements import Register
 from ...llvm.index import linear
 from ...plain.monoid import Reduction, flat, unflat
 from .. import layouts
 from ..frame import shuffle, where
+from ..loops.groups import restored, stored
+from ..target import WARP
 from .block_wide import emit_block_wide
 from .distributed_layout import LANE_BITS, DistributedLayout
 from .emitter import Emitter
@@ -29,14 +31,50 @@ def reduce(e: Emitter, op: Op) -> None:
     source = e.layout(operand)
     layout, numbers = source.without(op.dimensions)
     tile = _registers(e, reduction, source, layout, numbers)
-    tile = _lanes(e, reduction, op, source, tile)
-    tile = _warps(e, reduction, op, source, layout, tile)
+    summed = layout.copies & ~source.copies
+    tile = [one and across(e.f, reduction, one, summed % WARP) for one in tile]
+    if summed >= WARP:
+        tile = _warps(e, reduction, layout, tile, summed // WARP)
+    e.bind(op.result, [one and concluded(e.f, reduction, one, e.scalar) for one in tile], layout)
+
+
+def joined(
+    f: llvm.Function, reduction: Reduction, values: Iterable[Register], chains: int = 0
+) -> Register:
+    """Neighbours first: a tree whose depth is the logarithm. `chains`: of so many sums at most, to
+    which the values are added in turn (0: each is one)."""
+    own: list[Register] = []
+    for number, value in enumerate(values):
+        if chains and number >= chains:
+            (own[number % chains],) = reduction.combine(f, [own[number % chains]], [value], 1)
+        else:
+            own.append(value)
+    while len(own) > 1:
+        pairs = [
+            reduction.combine(f, [own[n]], [own[n + 1]], 1)[0] for n in range(0, len(own) - 1, 2)
+        ]
+        own = pairs + own[len(pairs) * 2 :]
+    return own[0]
+
+
+def across(f: llvm.Function, reduction: Reduction, value: Register, lanes: int) -> Register:
+    """A value joined with those of lanes whose numbers differ in the bits `lanes`."""
+    for bit in range(LANE_BITS):
+        if lanes >> bit & 1:
+            parts = [shuffle(f, "bfly", part, 1 << bit) for part in flat([value])]
+            (value,) = reduction.combine(f, [value], unflat(parts, [value]), 1)
+    return value
+
+
+def concluded(
+    f: llvm.Function, reduction: Reduction, value: Register, scalar: Callable[[Value], Register]
+) -> Register:
+    """A result: joined with the initial value, rounded."""
     initial = reduction.initial[0]
     if not reduction.is_neutral(initial):
-        first = reduction.read(e.f, [e.scalar(initial)])
-        tile = [one and reduction.combine(e.f, first, [one], 1)[0] for one in tile]
-    tile = [one and reduction.finished(e.f, [one])[0] for one in tile]
-    e.bind(op.result, tile, layout)
+        first = reduction.read(f, [scalar(initial)])
+        (value,) = reduction.combine(f, [value], first, 1)
+    return reduction.finished(f, [value])[0]
 
 
 def _registers(
@@ -63,69 +101,28 @@ def _registers(
     neutral = reduction.identity(1)[0]
     found: Tile = []
     for place, own in zip(layout.places, parts, strict=True):
-        found.append(None if place is None else _joined(e, reduction, own or [neutral]))
+        found.append(None if place is None else joined(e.f, reduction, own or [neutral]))
     return found
 
 
-def _joined(e: Emitter, reduction: Reduction, values: list[Register]) -> Register:
-    """Neighbours first: a tree whose depth is the logarithm."""
-    while len(values) > 1:
-        pairs = [
-            reduction.combine(e.f, [values[n]], [values[n + 1]], 1)[0]
-            for n in range(0, len(values) - 1, 2)
-        ]
-        values = pairs + values[len(pairs) * 2 :]
-    return values[0]
-
-
-def _summed(op: Op, source: DistributedLayout, bit: int) -> bool:
-    return any(source.threads[bit][d] for d in op.dimensions)
-
-
-def _lanes(e: Emitter, reduction: Reduction, op: Op, source: DistributedLayout, tile: Tile) -> Tile:
-    for bit in range(min(LANE_BITS, len(source.threads))):
-        if _summed(op, source, bit):
-            tile = [
-                one and reduction.combine(e.f, [one], [exchanged(e, one, 1 << bit)], 1)[0]
-                for one in tile
-            ]
-    return tile
-
-
-def exchanged(e: Emitter, register: Register, mask: int) -> Register:
-    """The register of the lane whose number differs in the bits of a mask."""
-    if isinstance(register, Pair):
-        return Pair(*(shuffle(e.f, "bfly", part, mask) for part in register))
-    return shuffle(e.f, "bfly", register, mask)
-
-
 def _warps(
-    e: Emitter,
-    reduction: Reduction,
-    op: Op,
-    source: DistributedLayout,
-    layout: DistributedLayout,
-    tile: Tile,
+    e: Emitter, reduction: Reduction, layout: DistributedLayout, tile: Tile, summed: int
 ) -> Tile:
-    """Sums of warps, through shared memory; every thread adds them in the same order."""
-    bits = [bit for bit in range(LANE_BITS, len(source.threads)) if _summed(op, source, bit)]
-    if not bits:
-        return tile
+    """Sums of warps whose numbers differ in the bits `summed`, through shared memory; every thread
+    adds them in the same order."""
+    bits = [bit for bit in range(summed.bit_length()) if summed >> bit & 1]
     f, block = e.f, e.block
     warps = 1 << len(bits)
     size, parts = _stored(reduction)
     total = math.prod(layout.dims)
     piece = block.arena.take(summed_bytes(reduction, layout, warps))
     base = e.pointer(piece)
-    steps = [1 << bits.index(bit) if bit in bits else 0 for bit in range(len(source.threads))]
-    terms = layouts.terms([("warp", steps[LANE_BITS:])])
+    steps = [1 << bits.index(bit) if bit in bits else 0 for bit in range(summed.bit_length())]
+    terms = layouts.terms([("warp", steps)])
     warp = f.cast("zext", block.sum_of(terms), "i64")
     own = f.pointer(base, f.mul(warp, total * size * parts), "i8")
     # One lane of a warp writes each sum; warps that hold the same write the same.
-    lanes = sum(1 << bit for bit in range(LANE_BITS) if not any(layout.threads[bit]))
-    first = None
-    if lanes:
-        first = f.compare("eq", f.land(block.thread, lanes), 0)
+    first = block.owner(layout.copies % WARP)
     block.hazards.write(piece)
     for number in layout.alive:
         place, register = layout.places[number], tile[number]
@@ -149,7 +146,7 @@ def _warps(
         for warp_number in range(warps):
             there = f.pointer(pointer, warp_number * total * size * parts, "i8")
             values.append(_read(e, there, like, size))
-        found[number] = _joined(e, reduction, values)
+        found[number] = joined(f, reduction, values)
     block.arena.give(piece)
     return found
 
@@ -167,20 +164,14 @@ def _stored(reduction: Reduction) -> tuple[int, int]:
 
 
 def _write(e: Emitter, pointer: llvm.Value, register: Register, size: int) -> None:
-    f = e.f
     for number, part in enumerate(flat([register])):
-        if part.type == "i1":
-            part = f.cast("zext", part, "i8")
-        f.store(part, f.pointer(pointer, number * size, "i8"))
+        e.f.store(stored(e.f, part), e.f.pointer(pointer, number * size, "i8"))
 
 
 def _read(e: Emitter, pointer: llvm.Value, like: Register, size: int) -> Register:
-    f = e.f
     parts = []
     for number, part in enumerate(flat([like])):
-        at = f.pointer(pointer, number * size, "i8")
-        if part.type == "i1":
-            parts.append(f.compare("ne", f.load("i8", at), 0))
-        else:
-            parts.append(f.load(part.type, at))
+        kind = "i8" if part.type == "i1" else part.type
+        raw = e.f.load(kind, e.f.pointer(pointer, number * size, "i8"))
+        parts.append(restored(e.f, raw, part.type))
     return unflat(parts, [like])[0]

@@ -7,19 +7,16 @@ next has been read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ....hlo.graph import Op, Value
+from ....hlo.graph import Op
 from ... import llvm
-from ...llvm import elementwise
-from ...llvm.elements import Register
 from .analysis import MovingLoop, OperandSource, WindowLoad
-from .copies import commit, copy, wait
+from .copies import copy
 from .demand import running_ahead
 from .emitter import Emitter
 from .operands import staged
-from .shared import ALIGNMENT, PaddedTile, bytes_of
+from .shared import ALIGNMENT, PaddedTile, bytes_of, commit, wait
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +70,11 @@ class Ring:
         return replace(rows, stage=self.e.f.mul(number, rows.bytes))
 
     def _fill(self, at: llvm.Value, number: llvm.Value) -> None:
-        scalars = _Scalars(self.e, self.loop, at)
-        for window, source, rows in zip(self.windows, self.sources, self.rows, strict=True):
-            offsets = _offsets(self.e, window, scalars)
-            copy(self.e, source, self._stage(rows, number), offsets)
+        """Copies of the turn `at`, an i64; what is computed for it is forgotten."""
+        with self.e.inside():
+            self.e.know(self.loop.index, self.e.f.cast("trunc", at, "i32"))
+            for source, rows in zip(self.sources, self.rows, strict=True):
+                copy(self.e, source, self._stage(rows, number), ahead=True)
 
 
 def ahead(e: Emitter, op: Op) -> Ring | None:
@@ -110,37 +108,3 @@ def _ring(e: Emitter, op: Op) -> Ring | None:
         e.block.hazards.write(piece)
     sources = tuple(operand.source for operand in found.operands)
     return Ring(e, found.loop, found.windows, sources, tuple(rows), stages)
-
-
-class _Scalars:
-    """Numbers of another turn of a loop: `at` is its index, i64."""
-
-    def __init__(self, e: Emitter, loop: MovingLoop, at: llvm.Value) -> None:
-        self.e, self.inner = e, set(loop.region.ops)
-        self.known: dict[Value, Register] = {loop.index: e.f.cast("trunc", at, "i32")}
-
-    def of(self, value: Value) -> Register:
-        """An i32."""
-        if value not in self.known:
-            op = value.op
-            varies = op is not None and op in self.inner and op.operands
-            self.known[value] = (
-                elementwise.applied(self.e.f, op, [self.of(operand) for operand in op.operands])
-                if varies and op is not None
-                else self.e.scalar(value)
-            )
-        return self.known[value]
-
-
-def _offsets(e: Emitter, window: WindowLoad, scalars: _Scalars) -> Sequence[llvm.Value]:
-    """The offsets of a window in another turn of its loop, i64."""
-    f = e.f
-    found = []
-    for offset in window.offsets:
-        total: llvm.Value = llvm.constant("i64", offset.constant)
-        for variable, factor in offset.terms:
-            value = scalars.of(variable)
-            assert isinstance(value, llvm.Value)
-            total = f.add(total, f.mul(f.cast("sext", value, "i64"), factor))
-        found.append(total)
-    return found

@@ -114,8 +114,16 @@ class Hazards:
 
     def _arrive(self) -> None:
         if self.copies:
-            f = self.entry.function
-            f.call("llvm.nvvm.cp.async.commit.group", "void", declare=True)
-            none = llvm.constant("i32", 0)
-            f.call("llvm.nvvm.cp.async.wait.group", "void", none, declare=True)
+            commit(self.entry.function)
+            wait(self.entry.function, 0)
         self.copies = False
+
+
+def commit(f: llvm.Function) -> None:
+    """The copies so far are a group."""
+    f.call("llvm.nvvm.cp.async.commit.group", "void", declare=True)
+
+
+def wait(f: llvm.Function, groups: int) -> None:
+    """Until all but the last `groups` groups of this thread have arrived."""
+    f.call("llvm.nvvm.cp.async.wait.group", "void", llvm.constant("i32", groups), declare=True)
