@@ -294,3 +294,11 @@ def _conflict_free(
     high = independent([*free, *pairs, *right[len(left) :], *left, *unit], vector)[:rows]
     low = independent(unit, [*vector, *high])
     return LinearLayout((("offset", (*vector, *low, *high)),), writer.outputs)
+
+
+def accesses(
+    value: LinearLayout, shared: LinearLayout, size: int
+) -> tuple[MatrixAccess | None, Addresses]:
+    """How threads get to their elements of `size` bytes: by whole matrices where that is legal."""
+    matrices = matrix_access(value, shared, size)
+    return matrices, matrices.addresses if matrices else addresses(value, shared, size)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Value
 from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring, Style
-from ....optimizer.asynchronous.work import COLUMN, Panel, PipelineProduct, is_row, trips
-from . import fragment
+from ....optimizer.asynchronous.work import Panel, PipelineProduct, trips
+from ..layouts import LinearLayout
+from .fragment import FragmentLayout
 from .instructions import WARPGROUP, matrix_kind
 
 _AWAITED = {
@@ -34,7 +35,8 @@ class PipelineDecisions:
         the roles of their dims, and the tile of registers that repeats along rows and columns."""
         work = self.plan.work
         found = {
-            value: f"({', '.join(roles)}) in tiles of {_tile(roles)}"
+            value: f"({', '.join(roles)}) in tiles of "
+            f"{_tile(FragmentLayout(value.dims, roles, self.plan.rows).tile)}"
             for value, roles in work.roles.items()
             if any(roles)
         }
@@ -99,13 +101,8 @@ class PipelineDecisions:
         )
 
 
-def _tile(roles: Sequence[str]) -> str:
-    """`64 x 8: register ...`: of rows and columns, or of what a value has of them."""
-    tile = fragment.TILE
-    if COLUMN not in roles:
-        tile = tile.slice(1)
-    if not any(map(is_row, roles)):
-        tile = tile.slice(0)
+def _tile(tile: LinearLayout) -> str:
+    """`64 x 8: register ...`"""
     return f"{' x '.join(map(str, tile.shape))}: {tile}"
 
 

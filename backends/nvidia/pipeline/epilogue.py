@@ -8,7 +8,6 @@ from ....hlo.graph import Op
 from ....optimizer.asynchronous.configuration import StagedStore
 from ... import llvm
 from ...llvm import Value, elements
-from .. import layouts
 from ..layout_code import sum_of
 from ..windows import WindowAccess, write
 from . import fragment
@@ -85,9 +84,7 @@ class Epilogue:
         """Writes a chunk of columns: by `stmatrix` where its layout allows that."""
         f, element = self.f, staged.store.operands[0].element
         size = element.bits // 8
-        made, place = fragment.chunk(staged.swizzle // size, size)
-        matrices = layouts.matrix_access(made, place, size)
-        plan = matrices.addresses if matrices else layouts.addresses(made, place, size)
+        made, matrices, plan = fragment.chunk(staged.swizzle // size, size)
         common = sum_of(f, plan.terms, self.consumer.thread, hopper.WARPGROUP)
 
         def write(column: int, offset: int) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ....optimizer.asynchronous.epilogue_loads import EpilogueLoad
 from ... import llvm
 from ...llvm import elements
-from .. import layouts
 from ..frame import load_matrices
 from ..layout_code import sum_of
 from ..layouts import SharedAccess
@@ -55,9 +54,7 @@ class Arrivals:
     def _fetch(self, load: EpilogueLoad, starts: Sequence[llvm.Value]) -> Fetch:
         f, panel, consumer = self.f, load.panel, self.consumer
         element = panel.op.operands[0].element
-        made, place = fragment.chunk(panel.chunk, panel.width)
-        matrices = layouts.matrix_access(made, place, panel.width)
-        plan = matrices.addresses if matrices else layouts.addresses(made, place, panel.width)
+        made, matrices, plan = fragment.chunk(panel.chunk, panel.width)
         own = f.mul(consumer.group, consumer.plan.rows * panel.swizzle)
         common = sum_of(f, plan.terms, consumer.thread, hopper.WARPGROUP)
         where: dict[fragment.Place, tuple[SharedAccess, int]] = {}

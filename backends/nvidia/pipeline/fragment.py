@@ -16,7 +16,7 @@ from ....hlo.graph import Op
 from ....optimizer.asynchronous.roles import through
 from ....optimizer.asynchronous.work import COLUMN, Roles, is_row
 from .. import layouts
-from ..layouts import LinearLayout
+from ..layouts import LinearLayout, MatrixAccess
 from ..tile.distributed_layout import copies
 
 TILE = layouts.wgmma_accumulator(8)
@@ -38,11 +38,12 @@ def left_words(depth: int, bits: int) -> tuple[Place, ...]:
     return layouts.wgmma_a(depth, bits).registers[:: 32 // bits]
 
 
-def chunk(width: int, elements: int) -> tuple[LinearLayout, LinearLayout]:
-    """Accumulators of 64 rows and `width` columns, and the swizzled tile of the copy engine, rows
-    of `width * elements` bytes, that they are staged in."""
+def chunk(width: int, elements: int) -> tuple[LinearLayout, MatrixAccess | None, layouts.Addresses]:
+    """Accumulators of 64 rows and `width` columns, and how threads get to them in the swizzled tile
+    of the copy engine, rows of `width * elements` bytes, that they are staged in."""
     made = layouts.wgmma_accumulator(width)
-    return made, layouts.swizzled(made.shape, elements, width * elements)
+    place = layouts.swizzled(made.shape, elements, width * elements)
+    return made, *layouts.accesses(made, place, elements)
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,18 @@ class FragmentLayout:
         """See `evaluator.RegisterLayout`."""
         return 2 if most >= 2 and self.roles[-1:] == (COLUMN,) else 1
 
-    @cached_property
-    def copies(self) -> int:
-        """Bits of a thread's number in its warp group that reach copies."""
+    @property
+    def tile(self) -> LinearLayout:
+        """The tile that repeats, or what the value has of it."""
         tile = TILE
         for dimension, size in ((1, self.columns), (0, self.rows)):
             tile = tile if size > 1 else tile.slice(dimension)
-        return copies(tile)
+        return tile
+
+    @cached_property
+    def copies(self) -> int:
+        """Bits of a thread's number in its warp group that reach copies."""
+        return copies(self.tile)
 
     @cached_property
     def _numbers(self) -> dict[Place, int]:

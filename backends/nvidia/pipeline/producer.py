@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ....optimizer.asynchronous.configuration import Ring
 from ....optimizer.asynchronous.work import Panel
@@ -46,35 +47,34 @@ class Producer(Role):
             inner.carry(*self.flat(moving))
         self.resume(moving, inner.results)
 
-    def fill(self, ring: Ring) -> None:
-        """Waits for the ring's next stage and starts its copies."""
-        f = self.f
-        stage, parity = self.states[ring]
+    @contextmanager
+    def stage(self, ring: Ring, count: int) -> Iterator[tuple[Value, Value]]:
+        """The ring's next stage once it is empty: where it begins, and the barrier at which the
+        `count` bytes that come count."""
+        f, (stage, parity) = self.f, self.states[ring]
         hopper.barrier_wait(f, self.empty(ring, stage), parity)
         full = self.full(ring, stage)
-        hopper.barrier_expect(f, full, sum(panel.bytes for panel in ring.panels))
-        start = self.stage_offset(ring, stage)
-        for panel, share in zip(ring.panels, ring.shares, strict=True):
-            with f.within(panel.op):
-                self.copy(panel, f.add(start, ring.place(panel)), full, share)
+        hopper.barrier_expect(f, full, count)
+        yield self.stage_offset(ring, stage), full
         self.advance(ring)
+
+    def fill(self, ring: Ring) -> None:
+        """Starts the copies of the ring's next stage."""
+        with self.stage(ring, sum(panel.bytes for panel in ring.panels)) as (start, full):
+            for panel, share in zip(ring.panels, ring.shares, strict=True):
+                with self.f.within(panel.op):
+                    self.copy(panel, self.f.add(start, ring.place(panel)), full, share)
 
     def fill_epilogue_load(self, load: EpilogueLoad) -> None:
         """Starts the copies of a window behind the loop, in as many stages as it takes."""
-        f, panel, ring = self.f, load.panel, self.plan.epilogue_ring
+        f, panel, size = self.f, load.panel, load.chunk_bytes
         with f.within(panel.op):
             coordinates = [self.evaluator.number(panel.op.offsets[dim]) for dim in panel.order]
             for chunks in load.fills:
-                stage, parity = self.states[ring]
-                hopper.barrier_wait(f, self.empty(ring, stage), parity)
-                full = self.full(ring, stage)
-                hopper.barrier_expect(f, full, len(chunks) * load.chunk_bytes)
-                start = self.stage_offset(ring, stage)
-                for number, chunk in enumerate(chunks):
-                    self.copy_chunk(
-                        panel, chunk, f.add(start, number * load.chunk_bytes), full, coordinates, 0
-                    )
-                self.advance(ring)
+                with self.stage(self.plan.epilogue_ring, len(chunks) * size) as (start, full):
+                    for number, chunk in enumerate(chunks):
+                        at = f.add(start, number * size)
+                        self.copy_chunk(panel, chunk, at, full, coordinates, 0)
 
     def copy(self, panel: Panel, at: Value, full: Value, share: int) -> None:
         """Starts the copies of one panel, or of this block's part of it for the whole cluster."""

@@ -1,18 +1,17 @@
-"""What a tile function does, as data: loops whose loads move, and products.
+"""What a tile function does, as data: its products, and the windows that they read.
 
-    facts = Facts(kernel_call)
-    for loop in facts.loops: loop.loads, loop.products, loop.trips
+    for product in Facts(kernel_call).products: product.rows, product.left.window
 
 Nothing here knows of layouts or of a machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset, Offsets
 from ....hlo.tiling import trip_count
 from ....optimizer.asynchronous.work import shape
@@ -20,19 +19,13 @@ from ....optimizer.asynchronous.work import shape
 
 @dataclass(frozen=True, eq=False)
 class WindowLoad:
-    """A `tile_load`: the window of `memory` at `offsets`, of which `tile` has every `strides`-th
-    element along each dim. `moves`: the operations between the load and what products read.
-
-    follows: whether the offsets in any turn of the loop around it are known before that turn.
-    """
+    """A `tile_load`: the window at `offsets`, of which `tile` has every `strides`-th element along
+    each dim."""
 
     op: Op
-    memory: Value
     offsets: tuple[Offset, ...]
     tile: Value
     strides: tuple[int, ...]
-    moves: tuple[Op, ...]
-    follows: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +33,7 @@ class OperandSource:
     """Where an operand of a product comes from: `origin`, behind transposes and reshapes that add
     or drop dims of size 1. `own` and `depth` are the dims of the origin that the result has, and
     that is summed over; all others have size 1. `window` is the load that the origin is, or whose
-    pixels are its rows.
+    pixels are its rows; `moves` are the operations between the two and what the product reads.
     """
 
     value: Value
@@ -48,6 +41,7 @@ class OperandSource:
     window: WindowLoad | None
     own: int
     depth: int
+    moves: tuple[Op, ...]
 
     @property
     def along(self) -> bool:
@@ -87,24 +81,6 @@ class TileProduct:
         return self.left.origin.dims[self.left.depth]
 
 
-@dataclass(frozen=True, eq=False)
-class MovingLoop:
-    """A `tile_for`: its loads and its products; `trips`: None if its bounds are no numbers."""
-
-    op: Op
-    loads: tuple[WindowLoad, ...]
-    products: tuple[TileProduct, ...]
-    trips: int | None
-
-    @property
-    def region(self) -> Region:
-        return self.op.regions[0]
-
-    @property
-    def index(self) -> Value:
-        return self.region.arguments[0]
-
-
 class Facts:
     """What is known of one kernel_call."""
 
@@ -117,31 +93,33 @@ class Facts:
         self.results = self.region.arguments[count:]
 
     @cached_property
-    def loops(self) -> tuple[MovingLoop, ...]:
-        """All `tile_for`s, outer ones first."""
-        return tuple(self._loop(op) for op in self.region.walk() if op.name == "tile_for")
-
-    @cached_property
     def products(self) -> tuple[TileProduct, ...]:
         """All products, in loops or not."""
-        return tuple(self._products(self.region.walk(), None))
+        dots = (op for op in self.region.walk() if op.name == "dot_general")
+        return tuple(one for one in map(self._product, dots) if one is not None)
 
-    def window(self, op: Op, loop: Op | None = None, moves: Sequence[Op] = ()) -> WindowLoad:
-        """A tile_load as a window that moves with `loop`; `moves` come behind it."""
+    def trips(self, loop: Op) -> int | None:
+        """Turns of a `tile_for`; None if its bounds are no numbers."""
+        bounds = [self.offsets.of(bound).constant for bound in loop.operands[:2]]
+        fixed = all(isinstance(bound, int) for bound in bounds)
+        return trip_count(loop, self.offsets) if fixed else None
+
+    def window(self, op: Op, moves: Sequence[Op] = ()) -> WindowLoad:
+        """A tile_load as a window; `moves` come behind it."""
         rank = op.operands[0].rank
         offsets = tuple(self.offsets.of(value) for value in op.offsets[:rank])
-        follows = loop is None or self._follows(offsets, loop)
         tile, strides = op.result, (1,) * rank
         for move in moves:
             if move.name == "slice":
                 tile, strides = move.result, tuple(move.strides)
-        return WindowLoad(op, op.operands[0], offsets, tile, strides, tuple(moves), follows)
+        return WindowLoad(op, offsets, tile, strides)
 
-    def _follows(self, offsets: Sequence[Offset], loop: Op) -> bool:
-        """Whether offsets depend on what the loop carries through its index alone."""
+    def follows(self, window: WindowLoad, loop: Op) -> bool:
+        """Whether the window in any turn is known before it: its offsets depend on what the loop
+        carries through its index alone."""
         region = loop.regions[0]
         inner = set(region.ops)
-        pending = [variable for offset in offsets for variable in offset.variables]
+        pending = [variable for offset in window.offsets for variable in offset.variables]
         while pending:
             value = pending.pop()
             if value.op in inner:
@@ -153,23 +131,7 @@ class Facts:
                 return False
         return True
 
-    def _loop(self, op: Op) -> MovingLoop:
-        body = op.regions[0]
-        loads = [self.window(inner, op) for inner in body.ops if inner.name == "tile_load"]
-        products = tuple(self._products(body.ops, op))
-        bounds = [self.offsets.of(bound).constant for bound in op.operands[:2]]
-        fixed = all(isinstance(bound, int) for bound in bounds)
-        trips = trip_count(op, self.offsets) if fixed else None
-        return MovingLoop(op, tuple(loads), products, trips)
-
-    def _products(self, ops: Sequence[Op] | Iterator[Op], loop: Op | None) -> Iterator[TileProduct]:
-        for op in ops:
-            if op.name == "dot_general":
-                found = self._product(op, loop)
-                if found is not None:
-                    yield found
-
-    def _product(self, op: Op, loop: Op | None) -> TileProduct | None:
+    def _product(self, op: Op) -> TileProduct | None:
         """The product in its canonical form; None for batches and several dims of a kind."""
         left, right = op.operands
         batches = len(op.lhs_batching_dimensions)
@@ -187,15 +149,16 @@ class Facts:
         (row, left_depth, down), (column, right_depth, across) = sides
         return TileProduct(
             op,
-            self.source(left, row, left_depth, loop),
-            self.source(right, column, right_depth, loop),
+            self.source(left, row, left_depth),
+            self.source(right, column, right_depth),
             down,
             across,
         )
 
-    def source(self, value: Value, own: int, depth: int, loop: Op | None = None) -> OperandSource:
+    def source(self, value: Value, own: int, depth: int) -> OperandSource:
         """Follows an operand's two dims to where it is made."""
         origin = value
+        moves: list[Op] = []
         while origin.op is not None:
             op = origin.op
             if op.name == "transpose":
@@ -208,10 +171,13 @@ class Facts:
                 own, depth = moved[0], moved[1]
             else:
                 break
+            moves.append(op)
             origin = op.operands[0]
         found = _loaded(origin)
-        window = self.window(found[0], loop, found[1]) if found is not None else None
-        return OperandSource(value, origin, window, own, depth)
+        if found is None:
+            return OperandSource(value, origin, None, own, depth, ())
+        window = self.window(*found)
+        return OperandSource(value, origin, window, own, depth, (*moves, *found[1]))
 
 
 def _loaded(value: Value) -> tuple[Op, tuple[Op, ...]] | None:

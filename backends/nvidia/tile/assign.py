@@ -9,7 +9,7 @@ made in whatever layout they are asked for, and so is what is computed from them
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from ....hlo.graph import Op, Region, Value
@@ -49,7 +49,7 @@ class Assignment:
         self.fused = self._sums()
         self.direct = self._direct()
         self.skipped = frozenset(
-            move for load in self.direct for move in self._moves_behind(load.result)
+            move for source in self._sources if self.goes_direct(source) for move in source.moves
         )
         self.tile_layouts: dict[Value, DistributedLayout] = {}
         self.stages: dict[Op, int] = {}  # of the rings of loops, as shared memory has room for
@@ -91,20 +91,16 @@ class Assignment:
             threads *= 2
         return threads
 
+    @cached_property
+    def _sources(self) -> list[OperandSource]:
+        """Where operands of products come from."""
+        return [one for product in self.facts.products for one in (product.left, product.right)]
+
     def _windows_of_products(self) -> set[Value]:
         """Operands that go from memory to shared memory: no thread has them in registers."""
-        found: set[Value] = set()
-        for product in self.facts.products:
-            for source in (product.left, product.right):
-                value = source.value
-                while source.window is not None and value is not source.origin:
-                    found.add(value)
-                    assert value.op is not None
-                    value = value.op.operands[0]
-                if source.window is not None:
-                    found.update((value, source.window.op.result))
-                    found.update(move.result for move in source.window.moves)
-        return found
+        loads = [one for one in self._sources if one.window is not None]
+        found = {move.result for one in loads for move in one.moves}
+        return found | {one.window.op.result for one in loads if one.window is not None}
 
     def is_flexible(self, op: Op) -> bool:
         """Whether the value is made in any layout at no cost worth a conversion."""
@@ -188,34 +184,17 @@ class Assignment:
             ):
                 return False
             for user, _ in region.uses.get(value, ()):
-                if user is None or user not in self.products and not self._moves(user):
-                    return False
-                if user not in self.products and not self._feeds_products(user.result):
+                if user in self.products:
+                    continue
+                if user not in self._moves or not self._feeds_products(user.result):
                     return False
         return True
 
-    def _moves_behind(self, value: Value) -> Iterator[Op]:
-        """The reshapes and transposes that a load goes through on its way to products."""
-        for region in self._regions:
-            for user, _ in region.uses.get(value, ()):
-                if user is not None and self._moves(user):
-                    yield user
-                    yield from self._moves_behind(user.result)
-
-    def _moves(self, op: Op) -> bool:
-        """Whether a copy of a window to shared memory has done what an operation does."""
-        return moves_dims(op) or op in self._strided
-
     @cached_property
-    def _strided(self) -> frozenset[Op]:
-        """What stands between windows and the operands of products, besides moves of dims."""
-        return frozenset(
-            move
-            for product in self.facts.products
-            for source in (product.left, product.right)
-            if source.window is not None
-            for move in source.window.moves
-        )
+    def _moves(self) -> frozenset[Op]:
+        """What a copy of a window to shared memory has done: what moves its elements on the way to
+        products."""
+        return frozenset(move for source in self._sources for move in source.moves)
 
     @cached_property
     def _regions(self) -> list[Region]:

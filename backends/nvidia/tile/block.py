@@ -116,10 +116,6 @@ class KernelBlock:
         for d in range(len(layout.dims)) if dimensions is None else dimensions:
             index = self.part(layout, d) + place[d]
             if index.high >= layout.dims[d]:
-                one = f.compare("ult", self.scalar(index), layout.dims[d])
+                one = f.compare("ult", as_i64(f, index), layout.dims[d])
                 total = one if total is None else f.land(total, one)
         return total
-
-    def scalar(self, index: Affine) -> llvm.Value:
-        """An index as an i64."""
-        return as_i64(self.f, index)

@@ -64,6 +64,8 @@ def _ring(ring: Ring, names: Mapping[Value, str]) -> list[str]:
         f"ring: {ring.stages} stages by cp.async, one barrier a turn; waits for all but "
         f"{ring.stages - 2} groups of copies"
     ]
-    for window, rows, size in zip(ring.windows, ring.rows, ring.bytes, strict=True):
-        found.append(f"  {names[window.op.result]}: {size} bytes from byte {rows.piece.start}")
+    for source, rows in zip(ring.sources, ring.rows, strict=True):
+        assert source.window is not None
+        name = names[source.window.op.result]
+        found.append(f"  {name}: {rows.bytes} bytes from byte {rows.piece.start}")
     return found

@@ -21,10 +21,10 @@ from ...plain.single import as_region, explained
 from ..atoms import thread_copy
 from ..evaluator import is_elementwise
 from ..plain import opaque
-from .analysis import MovingLoop, WindowLoad
+from ..target import WARP
 from .assign import Assignment
 from .block_wide import SLOT, simpler
-from .distributed_layout import LANE_BITS, DistributedLayout, conversion, layout_of, padded, way
+from .distributed_layout import DistributedLayout, conversion, layout_of, padded, way
 from .exchange import stored
 from .matrix import ProductLowering
 from .operands import ProductOperand
@@ -36,10 +36,8 @@ SHARE = 2  # blocks that a multiprocessor should hold at once
 
 
 class RunningAhead(NamedTuple):
-    """The windows of a loop that can run ahead, and how many stages they are worth."""
+    """The operands whose windows a loop can load ahead, and how many stages they are worth."""
 
-    loop: MovingLoop
-    windows: tuple[WindowLoad, ...]
     operands: tuple[ProductOperand, ...]
     stages: int
 
@@ -50,29 +48,24 @@ def running_ahead(assignment: Assignment, op: Op) -> RunningAhead | None:
     architecture = assignment.target.architecture
     if thread_copy(architecture, "global", "shared", CHUNK) is None:
         return None
-    (loop,) = (one for one in assignment.facts.loops if one.op is op)
-    if loop.trips is not None and loop.trips < 2:
+    facts, body = assignment.facts, op.regions[0]
+    trips = facts.trips(op)
+    if trips is not None and trips < 2:
         return None
-    found: dict[Op, tuple[WindowLoad, ProductOperand]] = {}
-    for product in loop.products:
-        plan = assignment.products.get(product.op)
-        if plan is None:
-            continue
-        for operand in plan.operands:
+    found: dict[Op, ProductOperand] = {}
+    for plan in assignment.products.values():
+        for operand in plan.operands if plan.product.op in body.ops else ():
             window = operand.source.window
-            if window is None or window.op not in assignment.direct:
+            if window is None or window.op not in assignment.direct or window.op not in body.ops:
                 continue
-            moves = window.op in loop.region.ops and window.follows
-            if moves and window.op not in found:
-                found[window.op] = window, operand
+            if facts.follows(window, op):
+                found.setdefault(window.op, operand)
     if not found:
         return None
-    windows, operands = zip(*found.values(), strict=True)
+    operands = tuple(found.values())
     total = sum(bytes_of(operand.tile, operand.size) for operand in operands)
     stages = min(MOST_STAGES, architecture.shared_bytes // SHARE // total)
-    if loop.trips is not None:
-        stages = min(stages, loop.trips)
-    return RunningAhead(loop, windows, operands, stages)
+    return RunningAhead(operands, stages if trips is None else min(stages, trips))
 
 
 class Demand:
@@ -159,13 +152,10 @@ class Demand:
             return
         source = self.layout(operand)
         self.asked(operand, source)
-        bits = [
-            bit
-            for bit in range(LANE_BITS, len(source.threads))
-            if any(source.threads[bit][d] for d in op.dimensions)
-        ]
-        if bits:
-            self.place(summed_bytes(reduction, source.without(op.dimensions)[0], 1 << len(bits)))
+        layout = source.without(op.dimensions)[0]
+        warps = (layout.copies & ~source.copies) // WARP
+        if warps:
+            self.place(summed_bytes(reduction, layout, 1 << warps.bit_count()))
 
     def contraction(self, op: Op) -> None:
         a = self.assignment

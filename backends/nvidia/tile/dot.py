@@ -14,6 +14,7 @@ from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ..frame import rolled
+from ..layout_code import as_i64
 from ..plain.products import ConvolutionWindow, Sum, window_of
 from ..windows import load
 from . import matrix, patches
@@ -126,7 +127,7 @@ class _Operands:
         self, value: Value, offset: Affine, count: int, mask: Mask | None
     ) -> Sequence[Register]:
         f, element = self.f, value.element
-        place = self.e.block.scalar(offset)
+        place = as_i64(f, offset)
         # Results outside of the tile read anything.
         if mask is not None:
             place = f.select(mask.value, place, 0)

@@ -82,15 +82,12 @@ def _shuffled(
             for n in range(pack)
         ]
     else:
-        parts = [_moved(e, list(part), plan) for part in zip(*map(_flat, registers), strict=True)]
+        own = (flat([one]) for one in registers)
+        parts = [_moved(e, list(part), plan) for part in zip(*own, strict=True)]
         found = [unflat(list(one), [like])[0] for one in zip(*parts, strict=True)]
     return [
         one if place is not None else None for one, place in zip(found, target.places, strict=True)
     ]
-
-
-def _flat(register: Register) -> list[llvm.Value]:
-    return flat([register])
 
 
 def _moved(e: Emitter, words: list[llvm.Value], plan: Shuffles) -> list[llvm.Value]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from ....hlo.deciding import common_divisor, estimating
 from ....hlo.errors import CompilerBug
-from ....hlo.graph import Op, Region, Value
+from ....hlo.graph import Op, Value
 from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
@@ -29,7 +28,8 @@ def fits(op: Op, target: NvidiaTarget) -> Assignment | str:
     """Where the tiles of a kernel_call lie; or why they have no place in registers and shared
     memory."""
     op = with_numbers(op)
-    largest = max((words(value) for value in values_of(op.regions[0])), default=0)
+    made = (value for inner in op.regions[0].walk() for value in inner.results)
+    largest = max(map(words, made), default=0)
     if largest > MOST_WORDS:
         return f"a tile of {largest} words"
     found, limit = Assignment(Facts(op), target), target.architecture.shared_bytes
@@ -69,12 +69,6 @@ def finished(op: Op, entry: Entry, tiles: int, shared: int, scratch: int = 0) ->
     with estimating():
         moved = float(sum(value.tensor.bytes for value in op.regions[0].arguments))
     return entry.unit.code(launches, op.definition.flops(op), moved, scratch=scratch)
-
-
-def values_of(region: Region) -> Iterator[Value]:
-    """Everything that is computed or carried in a region."""
-    for op in region.walk():
-        yield from op.results
 
 
 def words(value: Value) -> int:

@@ -99,10 +99,8 @@ def product(e: Emitter, plan: ProductLowering, start: Tile | None) -> Tile:
     assert plan.atom is not None
     kind = {"i32": "i32", "f64": "double"}.get(plan.atom.accumulator, "float")
     zero = llvm.constant(kind, 0)
-    sums: list[llvm.Value] = []
-    for number in range(layout.count):
-        one = start[number] if start is not None else None
-        sums.append(one if isinstance(one, llvm.Value) else zero)
+    before = start or [None] * layout.count
+    sums = [one if isinstance(one, llvm.Value) else zero for one in before]
     held = _held(e, plan)
     left = held if held is not None else Words(e, plan.operands[0])
     right = Words(e, plan.operands[1])

@@ -63,9 +63,8 @@ class ProductOperand:
         """How threads load their parts from a tile: by ldmatrix if there is such an access."""
         seen = self.seen(tile)
         value = self.value.resized(seen.shape)
-        matrices = layouts.matrix_access(value, seen, self.size) if self.matrices else None
-        if matrices is not None:
-            return matrices, matrices.addresses
+        if self.matrices:
+            return layouts.accesses(value, seen, self.size)
         return None, layouts.addresses(value, seen, self.size)
 
 

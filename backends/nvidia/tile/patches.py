@@ -93,12 +93,9 @@ def product(e: Emitter, plan: ProductLowering, start: Tile | None) -> Tile:
     op = plan.product.op
     element = op.result.element
     read = op.operands[0].element if elements.is_rounded(element) else element
-    zero = llvm.constant(elements.register_type(element), 0)
-    first: list[llvm.Value] = []
-    for number in layout.alive:
-        one = start[number] if start is not None else zero
-        assert isinstance(one, llvm.Value)
-        first.append(one)
+    first = [llvm.constant(elements.register_type(element), 0)] * len(layout.alive)
+    if start is not None:
+        first = [one for one in start if isinstance(one, llvm.Value)]
     left, right = _PatchOperand(e, plan, 0), _PatchOperand(e, plan, 1)
     e.block.hazards.read(left.rows.piece, right.rows.piece)
     each = CHUNK // plan.size

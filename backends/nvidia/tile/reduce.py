@@ -13,6 +13,7 @@ from ...llvm.index import linear
 from ...plain.monoid import Reduction, flat, unflat
 from .. import layouts
 from ..frame import shuffle, where
+from ..layout_code import as_i64
 from ..loops.groups import restored, stored
 from ..target import WARP
 from .block_wide import emit_block_wide
@@ -127,7 +128,7 @@ def _warps(
     for number in layout.alive:
         place, register = layout.places[number], tile[number]
         assert place is not None and register is not None
-        at = block.scalar(linear(block.index(layout, place), layout.dims))
+        at = as_i64(f, linear(block.index(layout, place), layout.dims))
         held = e.both(first, block.inside(layout, place))
         pointer = f.pointer(own, f.mul(at, size * parts), "i8")
         with where(e.f, held):
@@ -137,7 +138,7 @@ def _warps(
     for number in layout.alive:
         place, like = layout.places[number], tile[number]
         assert place is not None and like is not None
-        at = block.scalar(linear(block.index(layout, place), layout.dims))
+        at = as_i64(f, linear(block.index(layout, place), layout.dims))
         held = block.inside(layout, place)
         if held is not None:
             at = f.select(held, at, 0)

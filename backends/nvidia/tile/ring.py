@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op
 from ... import llvm
-from .analysis import MovingLoop, OperandSource, WindowLoad
+from .analysis import OperandSource
 from .copies import copy
 from .demand import running_ahead
 from .emitter import Emitter
@@ -24,22 +24,16 @@ class Ring:
     """The loads of a loop that run ahead, and the rows that each of them fills in a stage."""
 
     e: Emitter
-    loop: MovingLoop
-    windows: tuple[WindowLoad, ...]
+    loop: Op
     sources: tuple[OperandSource, ...]
     rows: tuple[PaddedTile, ...]  # of stage 0
     stages: int
-
-    @property
-    def bytes(self) -> tuple[int, ...]:
-        """Of one stage, for each load."""
-        return tuple(rows.bytes for rows in self.rows)
 
     def begin(self, lower: llvm.Value, upper: llvm.Value) -> llvm.Value:
         """Copies of the first turns. Returns the first turn's stage."""
         f = self.e.f
         for turn in range(self.stages - 1):
-            at = f.add(lower, turn * self.loop.op.step)
+            at = f.add(lower, turn * self.loop.step)
             with f.if_then(f.compare("slt", at, upper)):
                 self._fill(at, llvm.constant("i32", turn))
             commit(f)
@@ -50,7 +44,7 @@ class Ring:
         f, last = self.e.f, self.stages - 1
         wait(f, self.stages - 2)
         self.e.hazards.meet()
-        at = f.add(index, last * self.loop.op.step)
+        at = f.add(index, last * self.loop.step)
         before = f.select(f.compare("eq", number, 0), last, f.sub(number, 1))
         with f.if_then(f.compare("slt", at, upper)):
             self._fill(at, before)
@@ -72,7 +66,7 @@ class Ring:
     def _fill(self, at: llvm.Value, number: llvm.Value) -> None:
         """Copies of the turn `at`, an i64; what is computed for it is forgotten."""
         with self.e.inside():
-            self.e.know(self.loop.index, self.e.f.cast("trunc", at, "i32"))
+            self.e.know(self.loop.regions[0].arguments[0], self.e.f.cast("trunc", at, "i32"))
             for source, rows in zip(self.sources, self.rows, strict=True):
                 copy(self.e, source, self._stage(rows, number), ahead=True)
 
@@ -107,4 +101,4 @@ def _ring(e: Emitter, op: Op) -> Ring | None:
         e.scope.staged[operand.source.origin, "ring"] = rows[-1]
         e.block.hazards.write(piece)
     sources = tuple(operand.source for operand in found.operands)
-    return Ring(e, found.loop, found.windows, sources, tuple(rows), stages)
+    return Ring(e, op, sources, tuple(rows), stages)
