@@ -26,12 +26,16 @@ from ..plain.monoid import flat, unflat
 from .layout_code import as_i64
 
 
-class RegisterLayout(Protocol):
-    """Which element each register of a thread holds."""
+class ElementLayout(Protocol):
+    """Which elements a thread holds."""
 
     def vector(self, most: int) -> int:
         """Neighbours along the last dim in registers that follow each other, at most so many."""
         ...
+
+
+class RegisterLayout(ElementLayout, Protocol):
+    """Which element each register of a thread holds."""
 
     def operand(self, op: Op) -> tuple[Self, Sequence[int]] | None:
         """The layout of the operand of an operation that moves dims, whose result lies so; and for
@@ -39,6 +43,7 @@ class RegisterLayout(Protocol):
         ...
 
 
+Elements = TypeVar("Elements", bound=ElementLayout)
 Layout = TypeVar("Layout", bound=RegisterLayout)
 Tile = TypeVar("Tile", bound=Sequence[Register | None])  # by register
 
@@ -72,30 +77,30 @@ class ValueScope(Generic[Layout, Tile]):
 Scope = TypeVar("Scope", bound=ValueScope[Any, Any])
 
 
-class ThreadValues(ABC, Generic[Layout, Tile]):
+class ThreadValues(ABC, Generic[Elements, Tile]):
     """What a thread knows of values of a tile function: where its elements are, and numbers."""
 
     def __init__(self, f: llvm.Function, offsets: Offsets) -> None:
         self.f, self.offsets = f, offsets
 
     @abstractmethod
-    def registers(self, layout: Layout, element: Callable[[int], Register]) -> Tile:
+    def registers(self, layout: Elements, element: Callable[[int], Register]) -> Tile:
         """A tile of element(number) for each register that holds one."""
 
-    def taken(self, layout: Layout, registers: Iterator[Register]) -> Tile:
+    def taken(self, layout: Elements, registers: Iterator[Register]) -> Tile:
         """A tile of the next registers."""
         return self.registers(layout, lambda _: next(registers))
 
     @abstractmethod
-    def index(self, layout: Layout, number: int) -> Sequence[Affine]:
+    def index(self, layout: Elements, number: int) -> Sequence[Affine]:
         """The index of a register's element."""
 
     @abstractmethod
-    def held(self, layout: Layout, number: int) -> llvm.Value | None:
+    def held(self, layout: Elements, number: int) -> llvm.Value | None:
         """Whether a register's element lies in the tile; None: always."""
 
     @abstractmethod
-    def owner(self, layout: Layout) -> llvm.Value | None:
+    def owner(self, layout: Elements) -> llvm.Value | None:
         """Whether this thread is the first of those that hold the same; None where there are no
         others."""
 

@@ -15,7 +15,7 @@ from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
 from ..llvm.index import Affine
 from .atoms import WIDEST as CHUNK
-from .evaluator import Layout, ThreadValues, Tile
+from .evaluator import ThreadValues, Tile
 from .frame import where
 from .layout_code import as_i64
 
@@ -128,7 +128,7 @@ class WindowAccess:
         return pointer
 
 
-def loaded(e: ThreadValues[Layout, Tile], access: WindowAccess) -> Tile:
+def loaded(e: ThreadValues[Any, Tile], access: WindowAccess) -> Tile:
     """The window of a load in the access's layout; elements outside of the memory are `fill`."""
     f, element, width = e.f, access.element, access.width
     number = bool(access.op.fill) if element.is_bool else element.dtype.type(access.op.fill)

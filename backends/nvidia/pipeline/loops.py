@@ -203,10 +203,10 @@ class _Rotation:
     def _compute(self, which: Sequence[int]) -> list[list[Value]]:
         return [self.c.whole(self.arguments[n], self.body.results[n]) for n in which]
 
-    def _prepare(self) -> tuple[Sequence[Value], Sequence[Value]]:
+    def _prepare(self) -> tuple[list[Value], list[Value]]:
         """What the second product takes: its left operand's words, and what it adds to."""
         part = self.c.part(self.second)
-        return part.words, part.sums
+        return list(part.words), list(part.sums)
 
 
 def _depends(body: Region, value: Tile) -> set[Tile]:

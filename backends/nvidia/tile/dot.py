@@ -4,7 +4,7 @@ in rows of shared memory, or as formulas of any dims and element types that read
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ....hlo.graph import Op, Value
 from ... import llvm
@@ -64,9 +64,8 @@ def _summed(e: Emitter, op: Op, layout: DistributedLayout, start: Tile | None) -
     metadata = rolled(f) if slides else ""
     with f.for_range(0, sides.turns, 1, flat(first), metadata=metadata) as loop:
         sums = unflat(loop.carried, first)
-        for number, pair in enumerate(sides.turn(loop.index, layout)):
-            if pair:
-                sums[number] = total.add(sums[number], pair)
+        for number, left, right in sides.turn(loop.index, layout):
+            sums[number] = total.add(sums[number], [left, right])
         loop.carry(*flat(sums))
     found = dict(zip(layout.alive, unflat(loop.results, first), strict=True))
     return e.registers(layout, lambda number: total.finished(found[number]))
@@ -84,24 +83,28 @@ class _Operands:
         self.window = window_of(self.emitter, op)
         self.turns = math.prod(self.window.extents)
 
-    def turn(self, number: llvm.Value, layout: DistributedLayout) -> list[list[Register]]:
-        """For each register that holds a sum the elements of both operands at a place of the
-        window; none where it is padding."""
+    def turn(
+        self, number: llvm.Value, layout: DistributedLayout
+    ) -> Iterator[tuple[int, Register, Register]]:
+        """The elements of both operands at a place of the window, by the number of the sum; sums
+        that it lies in the padding of have none."""
         at = of_axis(LoopAxis(number, max(1, self.turns)))
         walked = delinear(self.emitter.indexer, at, self.window.extents, 1)
-        places = [place for place in layout.places if place is not None]
-        read = [self.window.indices(self.e.block.index(layout, p), walked) for p in places]
-        inside = [one[2] for one in read]
-        kept = [n for n, one in enumerate(inside) if one is not False]
-        found: list[list[Register]] = [[] for _ in places]
-        for side, value in enumerate(self.op.operands):
-            masks = [one or None if side == 0 else None for one in inside]
-            registers = self._side(
-                value, layout, [read[n][side] for n in kept], [masks[n] for n in kept]
-            )
-            for n, register in zip(kept, registers, strict=True):
-                found[n].append(register)
-        return found
+        kept: list[int] = []
+        masks: list[Mask | None] = []
+        lefts: list[Sequence[Affine]] = []
+        rights: list[Sequence[Affine]] = []
+        for n, place in enumerate(place for place in layout.places if place is not None):
+            index = self.e.block.index(layout, place)
+            left, right, inside = self.window.indices(index, walked)
+            if inside is not False:
+                kept.append(n)
+                masks.append(inside)
+                lefts.append(left)
+                rights.append(right)
+        first, second = self.op.operands
+        read = self._side(first, layout, lefts, masks)
+        return zip(kept, read, self._side(second, layout, rights, [None] * len(kept)), strict=True)
 
     def _side(
         self, value: Value, layout: DistributedLayout, indices: Sequence[Sequence[Affine]],

@@ -73,7 +73,7 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
 
 
 @dataclass(frozen=True, eq=False)
-class ElementLayout:
+class OneElement:
     """A thread has one element of a tile of these dims."""
 
     dims: tuple[int, ...]
@@ -93,7 +93,7 @@ class _ElementAccess(WindowAccess):
         row: Register | None,
     ) -> None:  # fmt: skip
         tile = op.result if op.definition.loads else op.operands[1]
-        super().__init__(code, op, tile, ElementLayout(tile.dims, index), offsets)
+        super().__init__(code, op, tile, OneElement(tile.dims, index), offsets)
         if isinstance(row, llvm.Value):
             self.axis = op.axis
             self.number = self.f.add(self.f.cast("sext", row, "i64"), self.starts[op.axis])
@@ -102,7 +102,7 @@ class _ElementAccess(WindowAccess):
         return self.number
 
 
-class Resident(ThreadValues[ElementLayout, list[Register]]):
+class Resident(ThreadValues[OneElement, list[Register]]):
     """The code of one block. `scratch`: bytes that it has in global memory, as far as is known."""
 
     def __init__(self, kernel: Op, target: NvidiaTarget, shares: bool, scratch: int) -> None:
@@ -223,24 +223,22 @@ class Resident(ThreadValues[ElementLayout, list[Register]]):
 
     # Windows of memory, for one element at a time.
 
-    def registers(
-        self, layout: ElementLayout, element: Callable[[int], Register]
-    ) -> list[Register]:
+    def registers(self, layout: OneElement, element: Callable[[int], Register]) -> list[Register]:
         return [element(0)]
 
-    def index(self, layout: ElementLayout, number: int) -> Sequence[Affine]:
+    def index(self, layout: OneElement, number: int) -> Sequence[Affine]:
         return layout.index
 
-    def held(self, layout: ElementLayout, number: int) -> llvm.Value | None:
+    def held(self, layout: OneElement, number: int) -> llvm.Value | None:
         """Formulas are also asked for where nobody wants them."""
         found: llvm.Value | None = None
         for at, size in zip(layout.index, layout.dims, strict=True):
-            if at.high >= size:
+            if at.low < 0 or at.high >= size:
                 inside = self.f.compare("ult", as_i64(self.f, at), size)
                 found = self.both(found, inside)
         return found
 
-    def owner(self, layout: ElementLayout) -> None:
+    def owner(self, layout: OneElement) -> None:
         """Each element is one thread's."""
 
     def base(self, memory: Value) -> llvm.Value:
