@@ -74,10 +74,11 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
 
 @dataclass(frozen=True, eq=False)
 class OneElement:
-    """A thread has one element of a tile of these dims."""
+    """A thread has one element of a tile; `anywhere`: perhaps of what is outside of these dims."""
 
     dims: tuple[int, ...]
     index: Sequence[Affine]
+    anywhere: bool = False
     places: tuple[tuple[()]] = ((),)
 
     def vector(self, most: int) -> int:
@@ -89,11 +90,11 @@ class _ElementAccess(WindowAccess):
     number."""
 
     def __init__(
-        self, code: Resident, op: Op, index: Sequence[Affine], offsets: Sequence[llvm.Value],
+        self, code: Resident, op: Op, layout: OneElement, offsets: Sequence[llvm.Value],
         row: Register | None,
     ) -> None:  # fmt: skip
         tile = op.result if op.definition.loads else op.operands[1]
-        super().__init__(code, op, tile, OneElement(tile.dims, index), offsets)
+        super().__init__(code, op, tile, layout, offsets)
         if isinstance(row, llvm.Value):
             self.axis = op.axis
             self.number = self.f.add(self.f.cast("sext", row, "i64"), self.starts[op.axis])
@@ -230,12 +231,10 @@ class Resident(ThreadValues[OneElement, list[Register]]):
         return layout.index
 
     def held(self, layout: OneElement, number: int) -> llvm.Value | None:
-        """Formulas are also asked for where nobody wants them."""
         found: llvm.Value | None = None
-        for at, size in zip(layout.index, layout.dims, strict=True):
-            if at.low < 0 or at.high >= size:
-                inside = self.f.compare("ult", as_i64(self.f, at), size)
-                found = self.both(found, inside)
+        if layout.anywhere:
+            for at, size in zip(layout.index, layout.dims, strict=True):
+                found = self.both(found, self.f.compare("ult", as_i64(self.f, at), size))
         return found
 
     def owner(self, layout: OneElement) -> None:
@@ -252,12 +251,12 @@ class Resident(ThreadValues[OneElement, list[Register]]):
         memory, tile = op.operands[0], op.result
         offsets = [self.integer(value) for value in op.offsets[: memory.rank]]
 
-        def read(index: Sequence[Affine], row: Register | None = None) -> Register:
-            return loaded(self, _ElementAccess(self, op, index, offsets, row))[0]
+        def read(layout: OneElement, row: Register | None = None) -> Register:
+            return loaded(self, _ElementAccess(self, op, layout, offsets, row))[0]
 
         if op.name == "tile_load" and memory in self.facts.inputs and not self.shares:
-            # Nobody writes there: a formula.
-            self.lowering.known[tile] = lambda index, width: read(index)
+            # Nobody writes there: a formula, which is also asked for where padding masks it.
+            self.lowering.known[tile] = lambda at, width: read(OneElement(tile.dims, at, True))
         else:
             place = self.worker.reserve(tile.tensor.bytes)
             rows = [op.operands[1]] if op.name == "tile_gather" else []
@@ -266,7 +265,8 @@ class Resident(ThreadValues[OneElement, list[Register]]):
             with step.each(tile.tensor.size) as at:
                 index = delinear(emitter.indexer, at, tile.dims, 1)
                 row = emitter.value(rows[0], [index[op.axis]]) if rows else None
-                emitter.store(step.pointers[-1], read(index, row), tile.element, at)
+                element = read(OneElement(tile.dims, index), row)
+                emitter.store(step.pointers[-1], element, tile.element, at)
             self.worker.end(step, 0)
             self.lowering.places[tile] = place
         if tile.rank == 0:
@@ -284,7 +284,7 @@ class Resident(ThreadValues[OneElement, list[Register]]):
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
             row = emitter.value(rows[0], [index[op.axis]]) if rows else None
-            access = _ElementAccess(self, op, index, offsets, row)
+            access = _ElementAccess(self, op, OneElement(tile.dims, index), offsets, row)
             wanted = [emitter.value(mask, index) for mask in masks]
             write(access, [emitter.value(tile, index)], wanted)
         self.worker.end(step, 0)
