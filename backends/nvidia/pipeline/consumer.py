@@ -228,10 +228,10 @@ class Consumer(Role):
 
     def part(self, product: PipelineProduct) -> ProductPart:
         """A product with what it adds to and a left operand of registers."""
-        sums, keep = self.nothing(product), False
+        words, sums = self.words(product), self.nothing(product)
         if product.addend is not None:
-            sums, keep = list(self.evaluator.tile(product.addend)), True
-        return ProductPart(product, sums, keep, self.words(product))
+            sums = list(self.evaluator.tile(product.addend))
+        return ProductPart(product, sums, product.addend is not None, words)
 
     def nothing(self, product: PipelineProduct) -> list[Value]:
         """Sums that do not count."""
