@@ -12,6 +12,7 @@ from girih.backends.nvidia.target import NvidiaTarget, target
 from girih.hlo.build import Builder, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.interpret import evaluated
+from girih.hlo.ops.tile import INDEX
 from girih.hlo.precision import OPERANDS, TF32
 from girih.hlo.types import BF16, C64, F16, F32, F64, I8, I32
 
@@ -238,3 +239,25 @@ def test_transposed_tiles_are_stored_in_whole_rows(dims: tuple[int, int]) -> Non
 def test_a_sum_of_nothing_is_left_to_others() -> None:
     op = fused(4, 4, 0, F32)
     assert fits.in_blocks(op, op.regions[0], SM_80) == "a sum of nothing"
+
+
+def test_batched_products_read_neighbours_at_once() -> None:
+    """Formulas of products read several columns of the right operand in one access."""
+    kinds = [tensor(2, 16, 16), tensor(2, 16, 32), tensor(2, 16, 32)]
+
+    def body(b: Any, x: Any, y: Any, out: Any) -> None:
+        zeros = [b.constant(0, INDEX)] * 3
+        left, right = (
+            b("tile_load", one, *zeros, sizes=kind.dims)
+            for one, kind in zip((x, y), kinds, strict=False)
+        )
+        found = b(
+            "dot_general", left, right, type=kinds[2], lhs_batching_dimensions=(0,),
+            rhs_batching_dimensions=(0,), lhs_contracting_dimensions=(2,),
+            rhs_contracting_dimensions=(1,), precision_config=(),
+        )  # fmt: skip
+        b.op("tile_store", [out, found, *zeros], {})
+
+    op = call(body, kinds[:2], kinds[2:], (1,))
+    check(op, values(op), tolerance=1e-5)
+    assert counted(ptx_of(op), "ld.shared.v4") > 0
