@@ -30,15 +30,10 @@ class ProductPart(NamedTuple):
     keep: Value | bool
     words: Sequence[Value] = ()
 
-    @property
-    def values(self) -> list[Value]:
-        """What has to be computed before it starts, where its sums count."""
-        return [*self.sums, *self.words]
-
 
 class Consumer(Role):
     """`group` is the number of the warp group among those that multiply, `leader` one thread of
-    it. `pending` products may be in flight only inside of one of the methods below."""
+    it."""
 
     def __init__(
         self, f: Function, plan: PipelineConfiguration, evaluator: FragmentEvaluator, group: Value,
@@ -147,14 +142,15 @@ class Consumer(Role):
         flight. `again`: those before still add to the same ones."""
         for ring in self.rings_of([part.product for part in parts]):
             self.wait(ring)
-        tied = [part.words if again or part.keep is not True else part.values for part in parts]
-        fenced = iter(hopper.matrix_fence(self.f, [value for one in tied for value in one]))
+        kept = [[] if again or part.keep is not True else part.sums for part in parts]
+        tied = [one for part, sums in zip(parts, kept, strict=True) for one in (*sums, *part.words)]
+        fenced = iter(hopper.matrix_fence(self.f, tied))
         found: list[Value] = []
-        for part, values in zip(parts, tied, strict=True):
-            behind = [next(fenced) for _ in values]
-            sums = behind[: len(behind) - len(part.words)] or part.sums
+        for part, own in zip(parts, kept, strict=True):
+            sums = [next(fenced) for _ in own] or part.sums
+            words = [next(fenced) for _ in part.words]
             with self.f.within(part.product.op):
-                found += self._issued(part, sums, behind[len(behind) - len(part.words) :])
+                found += self._issued(part, sums, words)
         hopper.matrix_commit(self.f)
         return found
 
