@@ -28,9 +28,9 @@ class StepWalk:
         self.traced = f.compare("ne", trace, words.NULL)
         record = f.add(f.mul(self.capacity, 24), 8)
         self.log = f.pointer(trace, f.mul(record, self.worker), "i8")
-        # What only several workers need is gone from the function of one, which so has registers
-        # for what it needs.
-        self.several = llvm.constant("i1", 0) if alone else f.compare("ugt", self.threads, 1)
+        # What only several workers need is left out of the function of one, and the other way
+        # round: every program is compiled with both.
+        self.alone = alone
         self.own = f.pointer(
             words.word(f, context, 12, "ptr"), f.mul(words.word(f, context, 13), self.worker), "i8"
         )
@@ -50,23 +50,27 @@ class StepWalk:
 
     def emit(self) -> None:
         f = self.f
-        with f.if_then(f.land(self.several, f.compare("ne", self.turns, words.NULL))):
-            count = f.load("i64", self.turns)
-            f.copy(self.own, words.field(f, self.turns, 8), f.shl(count, 3))
+        if not self.alone:
+            with f.if_then(f.compare("ne", self.turns, words.NULL)):
+                count = f.load("i64", self.turns)
+                f.copy(self.own, words.field(f, self.turns, 8), f.shl(count, 3))
         f.jump(self.following)
         f.start_block(self.following)
         index = f.load("i64", self.at)
         step = f.pointer(self.steps, f.mul(index, ranges.STEP_BYTES), "i8")
         f.store(f.add(index, 1), self.at)
-        waits = f.compare("ne", words.word(f, step, 1), 0)
-        with f.if_then(f.land(self.several, waits)):
-            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
+        if not self.alone:
+            with f.if_then(f.compare("ne", words.word(f, step, 1), 0)):
+                f.call("reach", "void", self.pool, f.load("i64", self.tiles))
         cases = {number: f.label() for number in (END, RUN, BRANCH, JUMP, SWITCH)}
         table = " ".join(f"i64 {number}, label %{label}" for number, label in cases.items())
         f.line(f"switch {words.word(f, step, 0)}, label %{self.leave} [ {table} ]")
 
         f.start_block(cases[RUN])
-        self._run(index, step)
+        if self.alone:
+            self._run_alone(index, step)
+        else:
+            self._run(index, step)
         f.jump(self.following)
 
         f.start_block(cases[BRANCH])
@@ -76,39 +80,51 @@ class StepWalk:
 
         f.start_block(cases[JUMP])
         f.store(words.word(f, step, 3), self.at)
-        # Who comes late need not make turns of which nothing is left.
-        late = f.land(self.several, f.compare("ne", self.worker, 0))
-        with f.if_then(late):
-            over = words.atomic_load(f, words.field(f, self.pool, words.DONE))
-            f.branch(f.compare("ne", over, 0), self.leave, self.following)
-            f.start_block(f.label())
+        if not self.alone:  # who comes late need not make turns of which nothing is left
+            with f.if_then(f.compare("ne", self.worker, 0)):
+                over = words.atomic_load(f, words.field(f, self.pool, words.DONE))
+                f.branch(f.compare("ne", over, 0), self.leave, self.following)
+                f.start_block(f.label())
         f.jump(self.following)
 
         f.start_block(cases[END])
-        with f.if_then(self.several):
-            f.call("reach", "void", self.pool, f.load("i64", self.tiles))
-            with f.if_then(f.compare("ne", self.turns, words.NULL)):
-                count = f.load("i64", self.turns)
-                after = f.pointer(self.turns, f.add(count, 1), "i64")
-                f.copy(after, self.own, f.shl(count, 3))
-            words.atomic_store(f, words.i32(1), words.field(f, self.pool, words.DONE))
-            with f.if_then(
-                f.compare(
-                    "ne", words.atomic_load(f, words.field(f, self.pool, words.DONE_SLEEPERS)), 0
-                )
-            ):
-                words.wake(f, self.pool, words.field(f, self.pool, words.DONE))
+        if not self.alone:
+            self._end()
         f.jump(self.leave)
         f.start_block(self.leave)
         f.ret()
+
+    def _end(self) -> None:
+        """Waits for all tiles and says that the program is done."""
+        f = self.f
+        f.call("reach", "void", self.pool, f.load("i64", self.tiles))
+        with f.if_then(f.compare("ne", self.turns, words.NULL)):
+            count = f.load("i64", self.turns)
+            after = f.pointer(self.turns, f.add(count, 1), "i64")
+            f.copy(after, self.own, f.shl(count, 3))
+        words.atomic_store(f, words.i32(1), words.field(f, self.pool, words.DONE))
+        sleepers = words.atomic_load(f, words.field(f, self.pool, words.DONE_SLEEPERS))
+        with f.if_then(f.compare("ne", sleepers, 0)):
+            words.wake(f, self.pool, words.field(f, self.pool, words.DONE))
+
+    def _run_alone(self, index: Value, step: Value) -> None:
+        """All tiles of a step. Of a program that has workers, but not now, a step may stand in the
+        first one's memory."""
+        f = self.f
+        tiles = words.word(f, step, 4)
+        with f.if_then(f.compare("ne", tiles, 0)):
+            given = f.if_else(f.compare("eq", words.word(f, step, 7), 0))
+            with given.then():
+                given.give(self._slots(step))
+            with given.otherwise():
+                given.give(self._own_slots(step))
+            self._call(index, step, given.results[0], words.i64(0), tiles, words.i64(0))
 
     def _run(self, index: Value, step: Value) -> None:
         """A step's tiles, piece by piece while there are any, or those of a range of steps."""
         f = self.f
         tiles = words.word(f, step, 4)
-        alone, more, each, shared, one, several, done = (f.label() for _ in range(7))
-        f.branch(self.several, more, alone)
-        f.start_block(more)
+        each, shared, one, several, done = (f.label() for _ in range(5))
         kind = words.word(f, step, 6)
         f.branch(f.compare("sge", kind, 0), shared, each)
         f.start_block(shared)
@@ -143,17 +159,6 @@ class StepWalk:
         with f.if_then(f.compare("ne", tiles, 0)):
             slots = self._own_slots(step)
             self._call(index, step, slots, words.i64(0), tiles, f.load("i64", self.runs))
-        f.jump(done)
-
-        # Of a program that has workers, but not now, a step may stand in the first one's memory.
-        f.start_block(alone)
-        with f.if_then(f.compare("ne", tiles, 0)):
-            given = f.if_else(f.compare("eq", words.word(f, step, 7), 0))
-            with given.then():
-                given.give(self._slots(step))
-            with given.otherwise():
-                given.give(self._own_slots(step))
-            self._call(index, step, given.results[0], words.i64(0), tiles, words.i64(0))
         f.jump(done)
         f.start_block(done)
 
@@ -210,31 +215,30 @@ class StepWalk:
     ) -> None:
         """run: a number that a step's pieces, and no others, have in common."""
         f = self.f
-        started = f.alloca("i64", align=8)
-        with f.if_then(self.traced):
-            f.store(words.ticks(f), started)
-        f.call_pointer(words.word(f, step, 2, "ptr"), "void", slots, begin, end, self.scratch)
-        with f.if_then(self.traced):
+        function = words.word(f, step, 2, "ptr")
+        tiles = slots, begin, end, self.scratch
+        traced = f.if_else(self.traced)
+        with traced.then():
             which = f.lor(index, f.shl(run, 32))
-            _emit_trace(f, self.log, self.capacity, which, f.load("i64", started), words.ticks(f))
+            f.call("traced", "void", function, *tiles, self.log, self.capacity, which)
+        with traced.otherwise():
+            f.call_pointer(function, "void", *tiles)
 
     def _decide(self, step: Value, target_of: Callable[[Value | None], Value]) -> None:
         """Goes where a condition says, which `target_of` reads, perhaps in the worker's own memory;
         all workers go the same way."""
         f = self.f
-        alone, more, each, shared, known, late = (f.label() for _ in range(6))
-        f.branch(f.compare("slt", words.word(f, step, 6), 0), each, more)
-        f.start_block(more)
-        f.branch(self.several, shared, alone)
-        f.start_block(alone)
-        f.store(target_of(None), self.at)
-        f.jump(self.following)
-
+        each, shared, known, late = (f.label() for _ in range(4))
+        f.branch(f.compare("slt", words.word(f, step, 6), 0), each, shared)
         f.start_block(each)
         f.store(target_of(self.own), self.at)
         f.jump(self.following)
 
         f.start_block(shared)
+        if self.alone:
+            f.store(target_of(None), self.at)
+            f.jump(self.following)
+            return
         counted = f.if_else(f.compare("ne", words.word(f, step, 7), 0))
         with counted.then():
             self.range.await_ready(step)
@@ -283,17 +287,27 @@ class StepWalk:
 
 def emit_execute(module: llvm.Module) -> None:
     """The functions `execute`, of several workers, and `execute_alone`."""
+    _emit_traced(module)
     StepWalk(module, "execute", alone=False).emit()
     StepWalk(module, "execute_alone", alone=True).emit()
 
 
-def _emit_trace(
-    f: llvm.Function, log: Value, capacity: Value, step: Value, begin: Value, end: Value
-) -> None:
-    """Appends (step, begin, end); a full log keeps counting."""
+def _emit_traced(module: llvm.Module) -> None:
+    """traced(function, slots, begin, end, scratch, log, capacity, step): calls the function and
+    appends (step, begin, end) to the log, in ticks; a full one keeps counting."""
+    parameters = [
+        ("ptr", "function"), ("ptr", "slots"), ("i64", "begin"), ("i64", "end"), ("ptr", "scratch"),
+        ("ptr", "log"), ("i64", "capacity"), ("i64", "step"),
+    ]  # fmt: skip
+    f = module.helper("traced", parameters, inline="noinline")
+    function, *tiles, log, capacity, step = f.arguments
+    started = words.ticks(f)
+    f.call_pointer(function, "void", *tiles)
+    ended = words.ticks(f)
     count = f.load("i64", log)
     with f.if_then(f.compare("ult", count, capacity)):
         place = words.field(f, f.pointer(log, f.mul(count, 24), "i8"), 8)
-        for offset, value in enumerate((step, begin, end)):
+        for offset, value in enumerate((step, started, ended)):
             f.store(value, words.field(f, place, 8 * offset))
     f.store(f.add(count, 1), log)
+    f.ret()

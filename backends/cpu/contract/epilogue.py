@@ -157,26 +157,39 @@ class Epilogue:
     @functools.cached_property
     def _merged(self) -> tuple[range, ...] | None:
         """Runs of the result's dims that nothing which follows the sums tells apart, where the call
-        decides sizes; None where they are numbers, or more follows than elementwise operations."""
+        decides sizes: each dim by itself where more follows than elementwise operations. None where
+        sizes are numbers."""
         dims = self.contraction.result.dims
+        each = tuple(range(d, d + 1) for d in range(len(dims)))
         sized = not any(isinstance(size, SymbolicDim) for size in dims)
         if sized or self.lines is not None or any(result.dims != dims for result in self.results):
             return None
         cuts = {0, len(dims)}
         above = _above(self.contraction)
+        uniform = set[Value]()  # values all of whose elements are one number
         for op in self.body.ops if self.body is not None else ():
             if op is self.contraction or op in above:
                 continue
-            if op.name == "broadcast_in_dim":
+            if op.name == "reshape" and op.operands[0] in uniform:
+                uniform.add(op.result)
+            elif op.name == "broadcast_in_dim":
                 source = op.operands[0]
                 to = list(op.broadcast_dimensions)
-                if source.rank and (op.result.dims != dims or to != sorted(to)):
-                    return None
-                if op.result.dims == dims:
-                    kept = {d for n, d in zip(source.dims, to, strict=True) if n == dims[d]}
-                    cuts |= {d for d in range(1, len(dims)) if (d in kept) != (d - 1 in kept)}
+                if not source.rank or source in uniform:
+                    uniform.add(op.result)
+                    continue
+                if op.result.dims != dims or to != sorted(to):
+                    return each
+                kept = {d for n, d in zip(source.dims, to, strict=True) if n == dims[d]}
+                cuts |= {d for d in range(1, len(dims)) if (d in kept) != (d - 1 in kept)}
+            elif op.name == "slice" and op.operands[0].op is None and op.result.dims == dims:
+                # Lines of whole dims lie one behind the other.
+                parts = enumerate(zip(op.operands[0].dims, dims, op.strides, strict=True))
+                for d, (size, kept, step) in parts:
+                    cuts |= {d} if size != kept else set()
+                    cuts |= {d, d + 1} if step != 1 else set()
             elif op.name != "constant" and op.definition.pattern != "elementwise":
-                return None
+                return each
         ends = sorted(cuts)
         return tuple(range(a, b) for a, b in zip(ends, ends[1:], strict=False))
 
