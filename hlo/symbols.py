@@ -18,10 +18,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 MAXIMUM_TERMS = 256  # of one expression
+_KEPT = 1 << 14  # results of each operation: passes and emitters ask for the same ones many times
 
 
 class SizeTooLong(ValueError):
@@ -153,17 +155,9 @@ class SymbolicDim:
         return total
 
     def __add__(self, other: Dim) -> Dim:
-        terms = dict(self.terms)
-        if isinstance(other, SymbolicDim):
-            for monomial, coefficient in other.terms:
-                terms[monomial] = terms.get(monomial, 0) + coefficient
-        elif isinstance(other, int):
-            if not other:
-                return self
-            terms[()] = terms.get((), 0) + other
-        else:
-            return _estimate(self) + other if isinstance(other, float) else NotImplemented
-        return from_terms(terms)
+        if isinstance(other, (int, SymbolicDim)):
+            return _sum(self, other)
+        return _estimate(self) + other if isinstance(other, float) else NotImplemented
 
     __radd__ = __add__
 
@@ -197,14 +191,7 @@ class SymbolicDim:
             return _interned(tuple((m, c * other) for m, c in self.terms))
         if not isinstance(other, SymbolicDim):
             return _estimate(self) * other if isinstance(other, float) else NotImplemented
-        if len(self.terms) * len(other.terms) > 16 * MAXIMUM_TERMS:
-            raise SizeTooLong("a size is a product of sums that are too long")
-        terms: dict[Monomial, int] = {}
-        for left, a in self.terms:
-            for right, b in other.terms:
-                product = _product(left, right)
-                terms[product] = terms.get(product, 0) + a * b
-        return from_terms(terms)
+        return _times(self, other)
 
     __rmul__ = __mul__
 
@@ -326,6 +313,26 @@ def _interned(items: tuple[tuple[Monomial, int], ...]) -> SymbolicDim:
     return known
 
 
+@lru_cache(maxsize=_KEPT)
+def _sum(x: SymbolicDim, y: Dim) -> Dim:
+    terms = dict(x.terms)
+    for monomial, coefficient in terms_of(y):
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return from_terms(terms)
+
+
+@lru_cache(maxsize=_KEPT)
+def _times(x: SymbolicDim, y: SymbolicDim) -> Dim:
+    if len(x.terms) * len(y.terms) > 16 * MAXIMUM_TERMS:
+        raise SizeTooLong("a size is a product of sums that are too long")
+    terms: dict[Monomial, int] = {}
+    for left, a in x.terms:
+        for right, b in y.terms:
+            product = _product(left, right)
+            terms[product] = terms.get(product, 0) + a * b
+    return from_terms(terms)
+
+
 def _rank(item: tuple[Monomial, int]) -> Any:
     """Graded lexicographic: an order of monomials that products keep."""
     monomial = item[0]
@@ -440,6 +447,7 @@ def ceildiv(left: Dim, right: Dim) -> Dim:
     return -(-left // right)
 
 
+@lru_cache(maxsize=_KEPT)
 def _by_number(x: SymbolicDim, divisor: int) -> Dim:
     """x // divisor, where what is left under `//` has
 
@@ -503,6 +511,7 @@ def _is_quotient(monomial: Monomial, coefficient: int) -> bool:
     return monomial[0].function == "//" and isinstance(monomial[0].operands[1], int)
 
 
+@lru_cache(maxsize=_KEPT)
 def _by_expression(x: Dim, divisor: SymbolicDim) -> Dim:
     """x // divisor: common factors go, and multiples of the divisor come out."""
     whole: Dim = 0
