@@ -19,7 +19,7 @@ from girih.hlo.deciding import deciding, largest
 from girih.hlo.graph import Function, Module, Op, Region, Value, arguments
 from girih.hlo.interpret import interpret
 from girih.hlo.sizes import SizeConstraint, Symbol
-from girih.hlo.symbols import bound
+from girih.hlo.symbols import SymbolicDim, bound
 from girih.hlo.types import TensorType
 
 from .harness import GUARD, aligned, compiled
@@ -132,7 +132,15 @@ def _fixed(op: Op, values: Mapping[str, int], known: Mapping[Value, Value]) -> O
             inner.update(zip(one.results, ops[-1].results, strict=True))
         regions.append(Region(fresh, ops, [inner[result] for result in region.results]))
     types = [_at(kind, values) for kind in op.result_types]
-    return Op(op.definition, [known[v] for v in op.operands], op.attributes, regions, types)
+    attributes = {name: _number(value, values) for name, value in op.attributes.items()}
+    return Op(op.definition, [known[v] for v in op.operands], attributes, regions, types)
+
+
+def _number(value: Any, values: Mapping[str, int]) -> Any:
+    """An attribute, where its sizes are these."""
+    if isinstance(value, tuple):
+        return tuple(_number(one, values) for one in value)
+    return value.bind(values) if isinstance(value, SymbolicDim) else value
 
 
 def interpreted(op: Op, inputs: Sequence[Array]) -> list[Array]:

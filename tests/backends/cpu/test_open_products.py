@@ -177,6 +177,62 @@ def followed(what: str) -> Op:
     return fusion("contract", build_region(types, body))
 
 
+def sliced(start: tuple[int, ...], lying: tuple[Any, ...], strides: tuple[int, ...]) -> Op:
+    """A product, scaled by a number that was reshaped, plus a part of a larger value."""
+    types = [TensorType((B, S, 24), F32), TensorType((24, 50), F32), TensorType(lying, F32)]
+
+    def body(b: Builder, x: Any, y: Any, z: Any) -> Any:
+        made = b.op("dot_general", [x, y], dims([2], [0])).result
+        factor = b.constant(0.25, z.tensor.with_dims(()))
+        scale = b.reshape(b.broadcast(factor, (1, *made.dims), ()), made.dims)
+        limits = tuple(
+            at + (size - 1) * step + 1
+            for at, size, step in zip(start, made.dims, strides, strict=True)
+        )
+        part = b("slice", z, start_indices=start, limit_indices=limits, strides=strides)
+        return [b("add", b("multiply", made, scale), part)]
+
+    return fusion("contract", build_region(types, body))
+
+
+@pytest.mark.parametrize(
+    "start, lying, strides",
+    [
+        ((0, 0, 0), (B, S, 50), (1, 1, 1)),
+        ((2, 0, 0), (B + 3, S, 50), (1, 1, 1)),
+        ((0, 3, 0), (B, S + 4, 50), (1, 1, 1)),
+        ((0, 0, 5), (B, S, 60), (1, 1, 1)),
+        ((1, 2, 3), (2 * B + 1, 3 * S + 1, 105), (2, 3, 2)),
+        ((0, 0, 0), (2 * B, S, 50), (2, 1, 1)),
+        ((0, 1, 0), (B, 2 * S, 50), (1, 2, 1)),
+    ],
+)
+def test_parts_of_values_that_follow(
+    start: tuple[int, ...], lying: tuple[Any, ...], strides: tuple[int, ...]
+) -> None:
+    made = kernel(sliced(start, lying, strides))
+    for size in edges(codegen.host_target().lanes("float")):
+        check(made, {"s": size, "b": size % 3 + 1})
+
+
+def test_positions_that_follow() -> None:
+    """Which rows see which columns, from their numbers."""
+    types = [TensorType((B, 2, S, 16), F32)] * 2
+
+    def body(b: Builder, x: Any, y: Any) -> Any:
+        made = b.op("dot_general", [x, y], HEADS).result
+        rows, columns = (
+            b.op("iota", [], {"iota_dimension": d}, types=[made.tensor]).result for d in (2, 3)
+        )
+        seen = b("compare", columns, rows, comparison_direction="LE")
+        low = b.broadcast(b.constant(-1e9, made.tensor.with_dims(())), made.dims, ())
+        return [b("select", seen, made, low)]
+
+    made = kernel(fusion("contract", build_region(types, body)))
+    for size in edges(codegen.host_target().lanes("float")):
+        check(made, {"s": size, "b": size % 3 + 1})
+
+
 @pytest.mark.parametrize("what", ["bias", "mask", "one query"])
 def test_what_follows(what: str) -> None:
     made = kernel(followed(what))
