@@ -11,7 +11,7 @@ sweeps over each region:
    is computed in each of them while that takes less time than to store it, by the bytes that both
    move, and while it reads at most two large values;
 3. groups of equal dims that feed each other at the same element become one group with several
-   roots.
+   roots; of contractions, loops that read nothing else.
 
 Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, one row at a time),
 `reduce` (other reductions), `contract` (one dot or convolution with its epilogue).
@@ -108,6 +108,7 @@ class _Fuser:
         for op in reversed(self.region.ops):
             if op not in self.homes and fusable(op):
                 self.place(op)
+        self.narrowed()
         self.merge()
         return self.rebuild()
 
@@ -414,6 +415,24 @@ class _Fuser:
         )
 
     # 3. Several roots.
+
+    def narrowed(self) -> None:
+        """A loop that reads a contraction's result alone, at the element that it computes, is one
+        more result of the contraction: what it reads is still in registers there."""
+        makers = {g.roots[0]: g for g in self.groups if g.kind == "contract"}
+        for group in sorted(self.groups, key=lambda group: self.order(group.roots[0])):
+            read = self.inputs(group) if group.kind == "loop" else []
+            maker = makers.get(read[0]) if len(read) == 1 else None
+            if maker is None or len(maker.members) + len(group.members) > MAXIMUM_MEMBERS:
+                continue
+            if maker.dims != group.dims or not self.same_element(read[0], group):
+                continue
+            for member in group.members:
+                self.homes[member].discard(group)
+                self.join(member, maker)
+            maker.roots += group.roots
+            makers |= dict.fromkeys(group.roots, maker)
+            self.groups.remove(group)
 
     def merge(self) -> None:
         """Loops that read what other loops make join them, as long as any can. Only a group that
