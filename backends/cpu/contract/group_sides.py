@@ -43,13 +43,13 @@ def _raw(source: OperandArray) -> str:
     return f"i{source.element.bits}"
 
 
-def _raw_side(side: Any) -> Any:
+def raw_side(side: Any) -> Any:
     """The same side of the same bits as integers, so that packing it copies them."""
     bits = side.source.element.bits
     raw = copy.copy(side)
     raw.source = replace(side.source, element=I8 if bits == 8 else I16, accumulator=f"i{bits}")
     if isinstance(side, CopiedRight):
-        raw._direct = _raw_side(side._direct)
+        raw._direct = raw_side(side._direct)
     return raw
 
 
@@ -159,7 +159,7 @@ class _PackedRows(LeftRows):
     packed = True
 
     def __init__(self, side: LeftSide) -> None:
-        raw = side if side.source.plain else _raw_side(side)
+        raw = side if side.source.plain else raw_side(side)
         super().__init__(raw, side.row_stride, side.source.element.bits // 8)
 
     def pack(
@@ -202,7 +202,7 @@ class _PaddedRows(LeftRows):
     _at_once = 8
 
     def __init__(self, side: LeftSide, steps: int, depth: int) -> None:
-        super().__init__(_raw_side(side), 0, 1)
+        super().__init__(raw_side(side), 0, 1)
         self._steps, self._depth, self.pitch = steps, depth, _odd_lines(depth)
 
     @property
@@ -271,7 +271,7 @@ def left_rows(
 def _windows(side: WindowLeft, group: int, most: int) -> LeftSide:
     """Windows whose elements are moved as integers, whole vectors at a time: lines that neighbours
     share, where that copies less."""
-    source, lanes = _raw_side(side).source, _LINE * group // 4
+    source, lanes = raw_side(side).source, _LINE * group // 4
     inputs = source, side.features, side.positions, side.walk
     size = side.features.size
     even = not isinstance(size, SymbolicDim) and size % group == 0
@@ -306,7 +306,7 @@ class RightGroups:
     ) -> Value:  # fmt: skip
         """Pointer to the column group that begins at `column`."""
         wide = f.pointer(scratch, self.depth * group.columns, "i8")
-        side = _raw_side(self.side)
+        side = raw_side(self.side)
         element = side.source.accumulator
         opened = side.open(f, args, outer, column, group, wide)
         kind = llvm.vector(_LANES, element)
@@ -319,7 +319,7 @@ class RightGroups:
                     f.load(kind, f.pointer(opened, f.add(first, k * pitch + start), element))
                     for k in range(count)
                 ]
-                f.store(_merged(f, parts, self.group), f.pointer(target, vector * _LINE, "i8"))
+                f.store(merged_groups(f, parts, self.group), f.pointer(target, vector * _LINE, "i8"))
 
         with f.for_range(0, whole) as loop:
             target = f.pointer(scratch, f.mul(loop.index, 4 * pitch), "i8")
@@ -339,7 +339,7 @@ class RightGroups:
             f.fill(start, 0, (self.depth - done) * group.columns)
 
 
-def _merged(f: llvm.Function, parts: Sequence[Value], group: int) -> Value:
+def merged_groups(f: llvm.Function, parts: Sequence[Value], group: int) -> Value:
     """Vectors of consecutive depth steps as one vector of groups."""
     total = None
     for number, part in enumerate(parts):

@@ -22,6 +22,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
+from .group_lines import LineGroups, fits_lines
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .product import Product
@@ -39,7 +40,7 @@ _ENOUGH_TILES = 16
 _MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
 _COPIED_COLUMNS = 128  # for which rows that crowd a cache are copied apart
-_LEAST_GROUPS = 4  # column groups that share a row block that must be packed
+_LEAST_GROUPS = 2  # column groups that share a row block that must be packed
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,16 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     depth = -(-steps * 4 // engine.group // engine.step) * engine.step
     reused = engine.unit < at_hint(product.rows) and product.columns >= _COPIED_COLUMNS
     most = 0 if engine.tiles else engine.unit
-    left = left_rows(product.left, steps, engine.group, depth, most, reused)
+    lines = not engine.tiles and fits_lines(
+        product.right, product.left, engine.group, GROUP_COLUMNS
+    )
+    side = product.left.grouped(engine.group) if lines else product.left
+    left = left_rows(side, steps, engine.group, depth, most, reused)
     if left is None:
         return None
     engine = replace(engine, unit=left.panel or engine.unit)
-    right = right_groups(product.right, steps, engine.group, depth, GROUP_COLUMNS)
+    sizes = steps, engine.group, depth, GROUP_COLUMNS
+    right = LineGroups(product.right, *sizes) if lines else right_groups(product.right, *sizes)
     if right.stored and (engine.tiles and not right.even or not _loops(left, right, depth)):
         right = RightGroups(product.right, steps, engine.group, depth)
     return _GroupedEmitter(module, name, product, engine, depth, left, right).emit()
@@ -161,9 +167,7 @@ class _GroupedEmitter:
         if not self.left.packed:
             return self.groups
         others = max(1, at_hint(self.outer * self.blocks))
-        # Lines that neighbours share are quickly copied again.
-        least = _LEAST_GROUPS // 2 if self.left.panel else _LEAST_GROUPS
-        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // least))
+        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
 
     def emit(self) -> tuple[int, int]:
         for kind, group in self.columns.kinds:

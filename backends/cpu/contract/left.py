@@ -74,6 +74,13 @@ class PackedLeftSide(LeftSide):
         along = depth[-1].size if self._lanes > 1 else 1
         self.runs = at_hint(steps) / max(1, at_hint(along))
 
+    def grouped(self, group: int) -> PackedLeftSide:
+        """The same rows with the outermost loop of the depth in groups, whose steps lie side by
+        side behind all other loops."""
+        first, *others = self._loops
+        groups = Segment(first.size // group, first.stride * group)
+        return PackedLeftSide(self.source, self._rows, [groups, *others, first._replace(size=group)])
+
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
         scratch: Value,

@@ -115,6 +115,7 @@ class WindowRight(RightSide):
     ) -> None:
         self._features, self._positions = features, tuple(positions)
         self._walk, self._columns = tuple(walk), columns
+        self.inputs = features, self._positions, self._walk
         kernels = [Segment(p.spatial.kernel, 0) for p in positions]
         super().__init__(source, [features, *kernels])
 

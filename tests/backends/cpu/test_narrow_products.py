@@ -9,6 +9,7 @@ import pytest
 
 import girih
 from girih.backends.cpu import codegen
+from girih.backends.cpu.contract.group_lines import LineGroups
 from girih.backends.cpu.contract.grouped import engine_for
 from girih.backends.cpu.contract.lines import WindowLines
 from girih.backends.cpu.contract.packing import _Panels
@@ -232,9 +233,10 @@ def test_instructions_that_flush_are_left_out(level: str) -> None:
 def convolution(
     image: TensorType, kernel: TensorType, out: Any, strides: tuple[int, ...],
     padding: tuple[tuple[int, int], ...], dilation: tuple[int, ...], features_last: bool = True,
+    result_last: bool = True,
 ) -> Module:  # fmt: skip
     """An image [batch, spatial..., features], or [batch, features, spatial...], and a weight
-    [outputs, features, taps...]; the result's features are last."""
+    [outputs, features, taps...]; the result's features are last, or behind the batch."""
     rank = len(strides)
     sizes = image.dims[1:-1] if features_last else image.dims[2:]
     results = [
@@ -243,19 +245,21 @@ def convolution(
             sizes, padding, kernel.dims[2:], dilation, strides, strict=True
         )
     ]
-    last = tuple(range(1, rank + 1))
+    last, behind = tuple(range(1, rank + 1)), tuple(range(2, rank + 2))
+    shape = (*results, kernel.dims[0]) if result_last else (kernel.dims[0], *results)
     b = Builder()
     (x,) = b.arguments([image])
     y = b(
         "convolution", x, b("weight", type=kernel, weight="w"),
-        type=TensorType((image.dims[0], *results, kernel.dims[0]), out),
+        type=TensorType((image.dims[0], *shape), out),
         window_strides=strides, padding=padding, lhs_dilation=(1,) * rank,
         rhs_dilation=dilation, window_reversal=(False,) * rank, input_batch_dimension=0,
         input_feature_dimension=rank + 1 if features_last else 1,
-        input_spatial_dimensions=last if features_last else tuple(range(2, rank + 2)),
+        input_spatial_dimensions=last if features_last else behind,
         kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
-        kernel_spatial_dimensions=tuple(range(2, rank + 2)), output_batch_dimension=0,
-        output_feature_dimension=rank + 1, output_spatial_dimensions=last,
+        kernel_spatial_dimensions=behind, output_batch_dimension=0,
+        output_feature_dimension=rank + 1 if result_last else 1,
+        output_spatial_dimensions=last if result_last else behind,
         feature_group_count=1, batch_group_count=1,
     )  # fmt: skip
     module = Module({"main": Function("main", b.region([y]))})
@@ -291,6 +295,41 @@ def test_lines_that_neighbours_share(
     agree(module, numbers(image), level=level, cache="off")
     if level == "avx512-bf16":
         assert packed
+
+
+COLUMNS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 8, 5, 64), (3, 8, 3, 3), {}),
+    ((1, 12, 9, 66), (20, 12, 5, 3), {"padding": ((0, 3), (0, 0)), "strides": (2, 1)}),
+    ((1, 4, 7, 96), (5, 4, 3, 3), {"padding": ((2, 2), (9, 9)), "dilation": (2, 9)}),
+    ((2, 4, 160), (3, 4, 7), {"padding": ((6, 0),)}),
+    ((1, 4, 3, 4, 32), (3, 4, 3, 3, 3), {}),
+    ((1, 6, 4, 64), (3, 6, 3, 3), {}),
+    ((1, 8, 4, 48), (3, 8, 3, 3), {}),
+]  # fmt: skip
+"""Lines that column groups of 32 divide, of features that groups of 2 and 4 divide; the last ones
+not."""
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("left, right", [(BF16, BF16), (I8, I8), (UI8, I8), (I8, UI8)])
+@pytest.mark.parametrize("case", range(len(COLUMNS)))
+def test_lines_of_pixels_as_columns(
+    level: str, case: int, left: Any, right: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dims, kernel, options = COLUMNS[case]
+    rank, opened = len(kernel) - 2, []
+    bring = LineGroups.open
+    monkeypatch.setattr(LineGroups, "open", lambda *a: opened.append(a) or bring(*a))
+    chosen = {
+        "strides": (1,) * rank, "padding": ((1, 1),) * rank, "dilation": (1,) * rank, **options,
+    }  # fmt: skip
+    image, weight = TensorType(dims, left), TensorType(kernel, right)
+    out = F32 if left is BF16 else I32
+    module = convolution(image, weight, out, **chosen, features_last=False, result_last=False)
+    agree(module, numbers(image), level=level, cache="off", disable=("channels-last",))
+    if level == "avx512-bf16":
+        fits = case < 5 or case == 5 and left is BF16
+        assert bool(opened) == fits
 
 
 @pytest.mark.parametrize("level", levels())
