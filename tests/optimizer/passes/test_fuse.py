@@ -11,7 +11,7 @@ from girih.hlo.interpret import interpret
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.text import canonical_op
-from girih.hlo.types import F32, I1, I32, TensorType
+from girih.hlo.types import BF16, F32, I1, I32, TensorType
 from girih.hlo.verify import FUSED, HLO, verify
 from girih.optimizer.fusable import reshape_moves
 from girih.optimizer.passes.fuse import Fuse
@@ -199,12 +199,28 @@ def test_the_operand_of_a_contraction_is_stored():
     assert kinds(module) == ["loop", "contract"]
 
 
-def test_a_value_that_leaves_twice_ends_the_epilogue():
+def test_what_reads_a_contraction_alone_is_one_more_result_of_it():
     def body(b, x, w):
         z = dot(b, x, w, 0, 1, 0)
-        return [b("tanh", z), z]
+        narrow = b.convert(b("tanh", z), BF16)
+        return [narrow, z, dot(b, narrow, narrow, 0, 1, 1)]
 
     module = fused(build_module([MATRIX, TensorType((6, 5), F32)], body))
+    assert kinds(module) == ["contract", "contract"]
+    first, _ = (op for op in module.main.body.ops if op.name == "fusion")
+    assert [result.element for result in first.results] == [F32, BF16]
+
+
+@pytest.mark.parametrize("reads", ["another", "elsewhere"])
+def test_a_value_that_leaves_twice_ends_the_epilogue(reads: str):
+    def body(b, x, w, y):
+        z = dot(b, x, w, 0, 1, 0)
+        if reads == "another":
+            return [b("tanh", b("add", z, y)), z, b("exponential", z)]
+        return [b("tanh", b.transpose(z, (1, 0))), z]
+
+    out = TensorType((MATRIX.dims[0], 5), F32)
+    module = fused(build_module([MATRIX, TensorType((6, 5), F32), out], body))
     assert kinds(module) == ["contract", "loop"]
 
 
