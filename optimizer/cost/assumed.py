@@ -10,6 +10,7 @@ SECONDS_PER_CALL = 2e-5  # that a call takes beside its kernels
 # description does not say.
 SECONDS_PER_COUNTER, SECONDS_PER_BARRIER = 5e-8, 2e-7
 WORK_PER_BYTE = 2.0  # additions in the time of moving one byte of main memory
+NEAR_BYTES = 1 << 19  # of a value that is still in a core's cache when the next kernel reads it
 CONVOLVED_PER_BYTE = 200  # flops of convolutions that pay for one byte moved by a transpose
 CONVOLVED_PER_LAUNCH = 1e6  # and for another launch on a GPU
 

@@ -11,7 +11,7 @@ sweeps over each region:
    is computed in each of them while that takes less time than to store it, by the bytes that both
    move, and while it reads at most two large values;
 3. groups of equal dims that feed each other at the same element become one group with several
-   roots; of contractions, loops that read nothing else.
+   roots; so do large results of contractions and loops that read nothing else.
 
 Kinds: `loop` (one element at a time), `rows` (reductions over trailing dims, one row at a time),
 `reduce` (other reductions), `contract` (one dot or convolution with its epilogue).
@@ -28,7 +28,7 @@ from ...hlo.build import make_op
 from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.verify import FUSED, INLINED, Level
-from ..cost.assumed import WORK_PER_BYTE
+from ..cost.assumed import NEAR_BYTES, WORK_PER_BYTE
 from ..fusable import (
     FOLLOWED,
     fusable,
@@ -416,10 +416,16 @@ class _Fuser:
 
     # 3. Several roots.
 
+    @estimating()
     def narrowed(self) -> None:
-        """A loop that reads a contraction's result alone, at the element that it computes, is one
-        more result of the contraction: what it reads is still in registers there."""
-        makers = {g.roots[0]: g for g in self.groups if g.kind == "contract"}
+        """A loop that reads a contraction's large result alone, at the element that it computes, is
+        one more result of the contraction: what it reads is still in registers there. A smaller one
+        is near anyway, and may better lie where an operand did."""
+        makers = {
+            group.roots[0]: group
+            for group in self.groups
+            if group.kind == "contract" and at_hint(group.roots[0].tensor.bytes) >= NEAR_BYTES
+        }
         for group in sorted(self.groups, key=lambda group: self.order(group.roots[0])):
             read = self.inputs(group) if group.kind == "loop" else []
             maker = makers.get(read[0]) if len(read) == 1 else None

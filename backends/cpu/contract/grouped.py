@@ -40,7 +40,7 @@ _ENOUGH_TILES = 16
 _MANY_ROWS = 8  # packed rows of a block for each column that is packed anew
 _LEAST_TILES = 4
 _COPIED_COLUMNS = 128  # for which rows that crowd a cache are copied apart
-_LEAST_GROUPS = 2  # column groups that share a row block that must be packed
+_LEAST_GROUPS = 4  # column groups that share a row block that must be packed
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,9 @@ class _GroupedEmitter:
         if not self.left.packed:
             return self.groups
         others = max(1, at_hint(self.outer * self.blocks))
-        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // _LEAST_GROUPS))
+        # Lines that neighbours share are quickly copied again.
+        least = _LEAST_GROUPS // 2 if self.left.panel else _LEAST_GROUPS
+        return min(-(-_ENOUGH_TILES // others), max(1, self.groups // least))
 
     def emit(self) -> tuple[int, int]:
         for kind, group in self.columns.kinds:

@@ -199,16 +199,17 @@ def test_the_operand_of_a_contraction_is_stored():
     assert kinds(module) == ["loop", "contract"]
 
 
-def test_what_reads_a_contraction_alone_is_one_more_result_of_it():
+def test_what_reads_a_large_contraction_alone_is_one_more_result_of_it():
     def body(b, x, w):
         z = dot(b, x, w, 0, 1, 0)
         narrow = b.convert(b("tanh", z), BF16)
         return [narrow, z, dot(b, narrow, narrow, 0, 1, 1)]
 
-    module = fused(build_module([MATRIX, TensorType((6, 5), F32)], body))
-    assert kinds(module) == ["contract", "contract"]
-    first, _ = (op for op in module.main.body.ops if op.name == "fusion")
-    assert [result.element for result in first.results] == [F32, BF16]
+    for rows, first in ((512, ["contract"]), (256, ["contract", "loop"])):
+        module = fused(build_module([TensorType((rows, 6), F32), TensorType((6, 256), F32)], body))
+        assert kinds(module) == [*first, "contract"]
+        product = next(op for op in module.main.body.ops if op.name == "fusion")
+        assert [value.element for value in product.results] == [F32, BF16][: 3 - len(first)]
 
 
 @pytest.mark.parametrize("reads", ["another", "elsewhere"])
@@ -219,9 +220,8 @@ def test_a_value_that_leaves_twice_ends_the_epilogue(reads: str):
             return [b("tanh", b("add", z, y)), z, b("exponential", z)]
         return [b("tanh", b.transpose(z, (1, 0))), z]
 
-    out = TensorType((MATRIX.dims[0], 5), F32)
-    module = fused(build_module([MATRIX, TensorType((6, 5), F32), out], body))
-    assert kinds(module) == ["contract", "loop"]
+    types = [TensorType(dims, F32) for dims in ((512, 6), (6, 256), (512, 256))]
+    assert kinds(fused(build_module(types, body))) == ["contract", "loop"]
 
 
 def test_bodies_of_loops_are_fused_and_see_renamed_values():
