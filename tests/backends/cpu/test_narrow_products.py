@@ -230,6 +230,26 @@ def test_instructions_that_flush_are_left_out(level: str) -> None:
     assert kept.without_flushes is kept
 
 
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("columns", [256, 270])
+def test_sums_and_what_they_are_narrowed_to_are_one_kernel(level: str, columns: int) -> None:
+    types = [TensorType((512, 70), BF16), TensorType((70, columns), BF16)]
+    b = Builder()
+    x, y = b.arguments(types)
+    sums = b(
+        "dot_general", x, y, type=TensorType((512, columns), F32), lhs_contracting_dimensions=(1,),
+        rhs_contracting_dimensions=(0,), lhs_batching_dimensions=(), rhs_batching_dimensions=(),
+    )  # fmt: skip
+    module = Module({"main": Function("main", b.region([sums, b.convert(sums, BF16)]))})
+    inputs = [numbers(type) for type in types]
+    program = girih.compile(module, options=Options(cpu_level=level))
+    assert len(program.plan.kernels) == 1
+    wide, narrow = (np.asarray(value) for value in program(*inputs))
+    expected = interpret(module, inputs)[0]
+    assert np.abs(wide - expected).max() <= 5e-6 * np.abs(expected).max()
+    np.testing.assert_array_equal(narrow, wide.astype(narrow.dtype))
+
+
 def convolution(
     image: TensorType, kernel: TensorType, out: Any, strides: tuple[int, ...],
     padding: tuple[tuple[int, int], ...], dilation: tuple[int, ...], features_last: bool = True,
