@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from .group_sides import RightGroups, merged_groups, raw_side
-from .left import PackedLeftSide
+from .left import LeftSide, PackedLeftSide
 from .operands import ColumnGroup, linear_strides, unravel
+from .right import RightSide
 from .views import Segment
-from .window import WindowRight, place, window_starts
+from .window import Spatial, WindowRight, place, window_starts
 
 Value = llvm.Value
 
@@ -54,7 +55,11 @@ class LineGroups(RightGroups):
     ) -> Value:  # fmt: skip
         base = self.side.source.base(f, args, outer)
         found = unravel(f, column, [size for size, _ in self.walk])
-        walked = dict(zip((spatial for _, spatial in self.walk), found, strict=True))
+        walked = {
+            spatial: at
+            for (_, spatial), at in zip(self.walk, found, strict=True)
+            if isinstance(spatial, Spatial)
+        }
         begins = window_starts(f, self.positions, outer, walked)
         size = self.positions[-1].spatial.size
         first = f.splat(f.cast("trunc", begins[-1], "i32"), _LANES)
@@ -94,15 +99,20 @@ class LineGroups(RightGroups):
             self._taps(f, base, scratch, begins, number + 1, step, moved, inside)
 
 
-def fits_lines(side: object, left: object, group: int, width: int) -> bool:
-    """Whether the columns of every group of `width` lie in one line, and features in groups."""
+def line_groups(
+    left: LeftSide, side: RightSide, steps: int, group: int, depth: int, width: int
+) -> tuple[LeftSide, LineGroups] | None:
+    """Both sides of a product in that order; None where the columns of some group of `width` do not
+    lie in one line, or features are no groups."""
     if not isinstance(side, WindowRight) or not isinstance(left, PackedLeftSide):
-        return False
+        return None
     features, positions, walk = side.inputs
     if not side.rows_contiguous:
-        return False
+        return None
     sizes = [features.size, *(size for size, _ in walk)]
     sizes += [n for p in positions for n in (p.spatial.size, p.spatial.kernel, p.spatial.low)]
     if any(isinstance(size, SymbolicDim) for size in sizes):
-        return False
-    return features.size % group == 0 and walk[-1][0] % width == 0
+        return None
+    if features.size % group or walk[-1][0] % width:
+        return None
+    return left.grouped(group), LineGroups(side, steps, group, depth, width)

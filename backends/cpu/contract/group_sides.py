@@ -319,7 +319,9 @@ class RightGroups:
                     f.load(kind, f.pointer(opened, f.add(first, k * pitch + start), element))
                     for k in range(count)
                 ]
-                f.store(merged_groups(f, parts, self.group), f.pointer(target, vector * _LINE, "i8"))
+                f.store(
+                    merged_groups(f, parts, self.group), f.pointer(target, vector * _LINE, "i8")
+                )
 
         with f.for_range(0, whole) as loop:
             target = f.pointer(scratch, f.mul(loop.index, 4 * pitch), "i8")

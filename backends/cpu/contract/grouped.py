@@ -22,7 +22,7 @@ from ....hlo.symbols import SymbolicDim
 from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
-from .group_lines import LineGroups, fits_lines
+from .group_lines import line_groups
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .product import Product
@@ -94,16 +94,13 @@ def emit_grouped(module: llvm.Module, name: str, product: Product) -> tuple[int,
     depth = -(-steps * 4 // engine.group // engine.step) * engine.step
     reused = engine.unit < at_hint(product.rows) and product.columns >= _COPIED_COLUMNS
     most = 0 if engine.tiles else engine.unit
-    lines = not engine.tiles and fits_lines(
-        product.right, product.left, engine.group, GROUP_COLUMNS
-    )
-    side = product.left.grouped(engine.group) if lines else product.left
-    left = left_rows(side, steps, engine.group, depth, most, reused)
+    sizes = steps, engine.group, depth, GROUP_COLUMNS
+    lines = None if engine.tiles else line_groups(product.left, product.right, *sizes)
+    left = left_rows(lines[0] if lines else product.left, steps, engine.group, depth, most, reused)
     if left is None:
         return None
     engine = replace(engine, unit=left.panel or engine.unit)
-    sizes = steps, engine.group, depth, GROUP_COLUMNS
-    right = LineGroups(product.right, *sizes) if lines else right_groups(product.right, *sizes)
+    right = lines[1] if lines else right_groups(product.right, *sizes)
     if right.stored and (engine.tiles and not right.even or not _loops(left, right, depth)):
         right = RightGroups(product.right, steps, engine.group, depth)
     return _GroupedEmitter(module, name, product, engine, depth, left, right).emit()

@@ -79,7 +79,9 @@ class PackedLeftSide(LeftSide):
         side behind all other loops."""
         first, *others = self._loops
         groups = Segment(first.size // group, first.stride * group)
-        return PackedLeftSide(self.source, self._rows, [groups, *others, first._replace(size=group)])
+        return PackedLeftSide(
+            self.source, self._rows, [groups, *others, first._replace(size=group)]
+        )
 
     def pack(
         self, f: llvm.Function, args: Value, outer: Sequence[Value], first: Value, last: Value,
