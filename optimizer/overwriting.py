@@ -31,13 +31,19 @@ def hinders_of(in_tiles: bool) -> Hinders:
         return found[0]
 
     def computed(op: Op, operand: int, result: int) -> str:
-        if op.name == "kernel_call" and not in_tiles:
+        if not in_tiles and (op.name == "kernel_call" or _is_tiled(op)):
             return "whose results lie apart from what it reads on this target"
         tiled = op.name == "kernel_call"
         may = (tiles_may_overwrite if tiled else may_overwrite)(op, operand, result)
         return "" if may else "which needs it until that is written"
 
     return hinders
+
+
+def _is_tiled(op: Op) -> bool:
+    """Whether it is a tile function where targets make tiles of contractions: then one result is
+    stored before what another one follows from is read."""
+    return op.name == "fusion" and op.kind == "contract" and len(op.results) > 1
 
 
 def may_overwrite(op: Op, operand: int, result: int) -> bool:
@@ -59,15 +65,19 @@ def may_overwrite(op: Op, operand: int, result: int) -> bool:
     region = op.regions[0]
     product = op.kind == "contract" and any(o.definition.pattern == "contract" for o in region.ops)
     single = len(set(region.results)) == 1
-    if op.kind != "loop" and not ((product or op.kind == "rows") and single):
+    if op.kind != "loop" and not (product or op.kind == "rows" and single):
         return False
     argument, root = region.arguments[operand], region.results[result]
     if argument.type is not root.type or root is argument:
         return root is argument
+    # Results of a contraction that follow from this one alone are computed of what it is.
+    apart = set() if single or op.kind == "loop" else {*region.results} - {root}
     stack, seen = [argument], set()
     while stack:
         value = stack.pop()
-        if value in seen:
+        if value in apart:
+            return False
+        if value in seen or (apart and value is root):
             continue
         seen.add(value)
         for user, _ in region.uses.get(value, ()):

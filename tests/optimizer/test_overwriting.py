@@ -18,8 +18,8 @@ from girih.hlo.graph import Module, Op, Value, arguments
 from girih.hlo.ops.convolution import numbers
 from girih.hlo.ops.tile_examples import INDEX, index, scaled
 from girih.hlo.signature import Signature
-from girih.hlo.types import F32, I1, TensorType
-from girih.optimizer.overwriting import may_overwrite, tiles_may_overwrite
+from girih.hlo.types import BF16, F32, I1, TensorType
+from girih.optimizer.overwriting import hinders_of, may_overwrite, tiles_may_overwrite
 
 SCALAR = TensorType((), F32)
 LINE, MATRIX = TensorType((24,), F32), TensorType((24, 8), F32)
@@ -50,6 +50,37 @@ def test_reshapes_keep_the_order_of_elements() -> None:
         return [b("subtract", x, b.broadcast(b.reshape(one, (8,)), MATRIX.dims, (1,)))]
 
     assert not may_overwrite(fused([MATRIX, MATRIX], spread), 0, 0)
+
+
+def test_a_contraction_and_what_follows_from_its_result() -> None:
+    """A sum lies where a term did, also beside its narrow form; another result that reads the term
+    itself, and tiles that are stored one after the other, need it apart."""
+    square = TensorType((24, 24), F32)
+    types = [MATRIX, TensorType((8, 24), F32), square]
+
+    def contraction(body: Any) -> Op:
+        region = build_region(types, body)
+        return make_op("fusion", arguments(types), {"kind": "contract"}, (region,))
+
+    def total(b: Builder, x: Value, w: Value, y: Value) -> Value:
+        product = b(
+            "dot_general", x, w, lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,)
+        )
+        return b("add", product, y)
+
+    def narrowed(b: Builder, *values: Value) -> list[Value]:
+        z = total(b, *values)
+        return [z, b.convert(b("tanh", z), BF16)]
+
+    def beside(b: Builder, x: Value, w: Value, y: Value) -> list[Value]:
+        z = total(b, x, w, y)
+        return [z, b.convert(b("add", z, y), BF16)]
+
+    one, other = contraction(narrowed), contraction(beside)
+    assert may_overwrite(one, 2, 0)
+    assert not may_overwrite(other, 2, 0)
+    assert not hinders_of(True)(one, 2, 0) and hinders_of(True)(other, 2, 0)
+    assert hinders_of(False)(one, 2, 0)
 
 
 def kernel(
