@@ -96,7 +96,7 @@ def compile_entries(
     """A program for one target; `read` gives the modules of its entry points, whose equal weights
     are one, after the backend has begun to start."""
     with collection_paused():  # also while the compiler is loaded: a program may be large already
-        backend = find(target, options, tuner)
+        backend = _found(target, options, tuner)
         backend.begin()
     modules = read()
     with collection_paused():
@@ -154,11 +154,23 @@ def _compiled(
 def compile_lowered(module: Module, target: str, options: Options) -> Program:
     """A program of a module that all passes have gone over, or of a part of one: its kernels
     as they are."""
-    backend = find(target, options)
+    backend = _found(target, options)
     backend.begin()
     simulate = target.partition(":")[0] == SIMULATED
     entries = {MAIN: Lowered(module, module)}
     return _packed(entries, backend, options, lambda stage: None, simulate, Ledger()).program
+
+
+def _found(target: str, options: Options, tuner: Tuner | None = None) -> Backend:
+    """The backend of a target; UserError where it has not the schedule that the user wants."""
+    backend = find(target, options, tuner)
+    if options.schedule not in backend.schedules:
+        known = ", ".join(backend.schedules)
+        raise UserError(
+            f"target {target}: schedule={options.schedule!r} is none of its ways to run a program "
+            f"({known}); leave it out, or compile for targets that have it alone"
+        )
+    return backend
 
 
 def _program(parts: Parts, target: str, options: Options, simulate: bool) -> Program:
@@ -301,11 +313,29 @@ def _plans(
     for (name, one), plan in zip(entries.items(), built, strict=True):
         if options.strict:
             _refuse_notes(plan)
+        if options.schedule != "auto":
+            check_schedule(plan, options.schedule)
+            plan.schedule, plan.schedule_required = options.schedule, options.strict
         plan.notes.extend(one.own_notes)
         for condition in one.conditions:
             plan.guards.add(text=str(condition), origin=condition.origin)
         tried.setdefault(name.partition("/")[0], ([], []))[not one.conditions].append(plan)
     return {name: _in_turn([*before, *behind]) for name, (before, behind) in tried.items()}
+
+
+def check_schedule(plan: Any, schedule: str) -> None:
+    """UserError, with the line of the first step that is in the way, where a plan cannot be run by
+    a schedule."""
+    for step in plan.steps if schedule == "graph" else ():
+        kind = step.WhichOneof("action")
+        if kind in ("exchange", "collective"):
+            message = getattr(step, kind)
+            place = f"{message.origin.file}:{message.origin.line}: " if message.origin.file else ""
+            what = message.part_of if kind == "exchange" else message.kind
+            raise UserError(
+                f"{place}schedule='graph': processes exchange here ({what or kind}), which no "
+                "graph of kernels does; take 'host' or 'launches', or leave it out"
+            )
 
 
 def _in_turn(plans: Sequence[Any]) -> Any:

@@ -13,6 +13,7 @@ from .hlo.errors import UserError
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
+SCHEDULES = ("auto", "launches", "host", "graph")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class Options:
     overlap_memory: the part by which the arena may be larger than it has to be, so that steps which
         need nothing of each other run at a time, or a quarter of a core's own cache, if that is
         more; 0: not at all. Where `max_memory` is set, the order is the one that needs least.
+    schedule: how a GPU runs a program: "launches", one kernel after the other, each started by the
+        host; "host", where the host decides in loops and branches and all between is graphs, whose
+        kernels run together where nothing orders them; "graph", one graph, loops and branches
+        included, which decide on the device; "auto", what is known to be best: "host", until others
+        are measured. On a CPU, where the program is one call, "launches" has workers meet between
+        steps that need each other. What a target or a program cannot do is an error; a driver
+        before CUDA 12.3 takes "host" for "graph", which is a warning, or with `strict` an error.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a
@@ -75,6 +83,7 @@ class Options:
     pack_weights: bool = True
     max_memory: int | str | None = None
     overlap_memory: float = 0.1
+    schedule: str = "auto"
     measure: int = 0
     tuning: str | None = None
     locked: bool = False
@@ -93,6 +102,8 @@ class Options:
         if self.matmul_precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
             raise OptionError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
+        if self.schedule not in SCHEDULES:
+            raise OptionError(f"schedule must be one of {', '.join(SCHEDULES)}: {self.schedule!r}")
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads must be at least 1: {self.threads}")
         if self.comm_timeout is not None and not 0 < self.comm_timeout < float("inf"):
@@ -113,8 +124,10 @@ class Options:
 
     @property
     def overlap(self) -> float | None:
-        """`overlap_memory`; None where a limit of memory leaves nothing to count steps in."""
-        return self.overlap_memory if self.max_memory is None else None
+        """`overlap_memory`; None where workers meet: a limit of memory leaves nothing to count
+        steps in, or the user wants them to."""
+        meet = self.max_memory is not None or self.schedule == "launches"
+        return None if meet else self.overlap_memory
 
     @property
     def hot_sizes(self) -> dict[str, dict[str, int]]:

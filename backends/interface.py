@@ -51,6 +51,7 @@ class Backend:
     `expands`: which operations on whole matrices it wants as plain HLO (`optimizer/expansions/`).
     `splits_complex`: whether complex products are better as products of their parts.
     `lacks`: why no code of a foreign_call runs on the target, "" if one does.
+    `schedules`: which of `Options.schedule` it can run a program by.
     `shared_packing`: how a contraction would have a weight that products of more rows read as
     well, in another entry point.
     `capabilities`: what its contractions are made of, where the optimizer chooses their forms and
@@ -77,6 +78,7 @@ class Backend:
     shared_packing: Callable[[Op], Any] | None = None
     capabilities: Capabilities | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
+    schedules: tuple[str, ...] = ("auto",)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ larger than its bound by the part `overlap` at most, or by what a core's own cac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..specs.generated import plan_pb2
@@ -29,8 +30,8 @@ from .cost.model import step_seconds
 from .hazards import BufferPlaces, Hazards, in_arena, places
 from .machine import Machine, Sync
 from .memory import Placement
-from .schedule import BranchStep, JumpStep, Schedule, SwitchStep, reads, writes
-from .tasks import TaskStep, Touch, waits_of
+from .schedule import BranchStep, Buffer, JumpStep, Schedule, SwitchStep, reads, writes
+from .tasks import MOST_WAITS, TaskStep, Touch, waits_of
 from .worker_memory import WorkerMemory, worker_memory
 
 # How many steps a step may be ahead of where it stood, and for how many steps more than a value
@@ -41,8 +42,13 @@ MANY = 400  # steps, from which on fewer of them are tried
 _UNNOTICED = 0.25  # of the cache of a core: so much more memory costs no time
 
 
-def task_steps(schedule: Schedule, found: BufferPlaces, own: WorkerMemory) -> list[TaskStep]:
-    """The steps as plain data."""
+def task_steps(
+    schedule: Schedule,
+    found: BufferPlaces,
+    own: WorkerMemory,
+    scratch: Mapping[int, Buffer] = MappingProxyType({}),
+) -> list[TaskStep]:
+    """The steps as plain data; scratch: memory that steps have for themselves alone."""
     labels = schedule.labels
     steps: list[TaskStep] = []
     for number, step in enumerate(schedule.steps):
@@ -58,6 +64,7 @@ def task_steps(schedule: Schedule, found: BufferPlaces, own: WorkerMemory) -> li
         if number in own.steps:
             kind = "each" if kind == "run" else "jump"
         touches = [(b, False) for b in reads(step)] + [(b, True) for b in writes(step)]
+        touches += [(scratch[number], True)] if number in scratch else []
         spans = [Touch(*found.span(b), write) for b, write in touches if b not in own.offsets]
         steps.append(TaskStep(kind, spans, following))
     return steps
@@ -74,9 +81,15 @@ def count_runs(
     schedule: Schedule,
     found: BufferPlaces,
     own: WorkerMemory,
+    scratch: Mapping[int, Buffer] = MappingProxyType({}),
+    most: int = MOST_WAITS,
 ) -> None:
-    """Puts the runs of a plan into task ranges, with counters and waits in place of barriers."""
-    waits = waits_of(task_steps(schedule, found, own), entries(schedule, own))
+    """Puts the runs of a plan into task ranges, with counters and waits in place of barriers.
+
+    scratch: as of `task_steps`. most: waits of a step, beyond which it is a barrier.
+    """
+    steps = task_steps(schedule, found, own, scratch)
+    waits = waits_of(steps, entries(schedule, own), most)
     counters: dict[int, int] = {}
     for first, count in waits.ranges:
         plan.ranges.add(first=first, steps=count)

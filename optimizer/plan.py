@@ -113,7 +113,7 @@ class Planner:
         """machine: that of a target whose workers can count what is complete, step by step; None:
         they meet. overlap: the part of its bound by which the arena may be larger for that."""
         # What calls decide of places and tiles, and what processes do together, needs barriers.
-        fixed = schedule.decisions is None and not schedule.processes
+        self.fixed = fixed = schedule.decisions is None and not schedule.processes
         self.machine, self.overlap = machine if fixed else None, overlap
         self.own, self.kept = WorkerMemory({}, 0, frozenset()), 0
         self.schedule, self.facts = schedule, facts
@@ -155,6 +155,11 @@ class Planner:
         if counts:
             count_runs(self.plan, self.schedule, self.places, self.own)
             self.require(WITH_RANGES)
+        elif self.on_gpu and self.fixed and runs:
+            # Waits are edges of graphs there, of which a node may have any number. A runtime that
+            # knows none runs one step after the other, as every order of the waits is.
+            most = len(self.schedule.steps)
+            count_runs(self.plan, self.schedule, self.places, self.own, self.scratch, most)
         plan = self.plan
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])

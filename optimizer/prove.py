@@ -141,6 +141,8 @@ class _Program:
             found = [(action.index, False)]
         else:
             found = [(action.operand, False), (action.result, True)]
+        if kind == "run" and action.HasField("scratch"):
+            found.append((action.scratch, True))
         return [self._access(number, argument, write) for argument, write in found]
 
     def _access(self, number: int, argument: Any, write: bool) -> _Access:

@@ -358,6 +358,13 @@ class LoadedProgram:
         return self._opened().received()
 
     @property
+    def events(self) -> Mapping[str, int]:
+        """What all calls so far have asked a GPU for: `launches` of kernels and `graph_launches` by
+        the host, `nodes` and `edges` of the graphs that it launched, `copies_to_host` and
+        `synchronisations`, where it waits for the device. Empty on a CPU, where a call is one."""
+        return self._opened().events()
+
+    @property
     def module(self) -> Module:
         """The program as it came into the compiler: to read, interpret or compile anew."""
         if self._module is None:

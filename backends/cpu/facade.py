@@ -95,4 +95,5 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
         open_sizes=True, splits_complex=True,
         expands=lambda op: op.name in EMITTERS and has_blocks(op), stages=stages(target, blockings),
+        schedules=("auto", "launches"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from ...hlo.errors import UserError
 from ...hlo.extras import require
 from ...optimizer.tuning import Tuner
-from ...options import Options
+from ...options import SCHEDULES, Options
 from ..cache import open_cache
 from ..interface import SIMULATED, Backend, Scheduled
 from . import build, foreign
@@ -51,4 +51,5 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
         assemble=None if simulated else assemble,
         formulas=FORMULAS if found.architecture.warpgroups else (),
         windows=frozenset({"loop", "rows", "reduce"}), open_sizes=True, stages=build.stages(found),
+        schedules=SCHEDULES,
     )  # fmt: skip

@@ -18,14 +18,27 @@ import numpy as np
 
 from ...hlo.errors import CompilerBug, UserError
 from ...hlo.types import element_type
-from .architectures import target_for
-from .driver import Bytes, Code, LaunchConfiguration, Limits, OutOfMemory, TensorMapBox
+from .architectures import Architecture, target_for
+from .conditions import PTX as CONDITION_PTX
+from .conditions import SINCE as CONDITIONAL_SINCE
+from .conditions import START, condition_arguments
+from .driver import (
+    Bytes,
+    Code,
+    Condition,
+    GraphNode,
+    LaunchConfiguration,
+    Limits,
+    OutOfMemory,
+    TensorMapBox,
+)
 
 OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
 _LOG = 1 << 16
 _TYPES = "CU_TENSOR_MAP_DATA_TYPE_"
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _PORTABLE_CLUSTER = 8
+_ASSIGN_DEFAULT = 1  # CU_GRAPH_COND_ASSIGN_DEFAULT: conditions do not hold when a graph begins
 _LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
 _REMEDY = "run the program on a machine with an NVIDIA GPU"
 
@@ -164,6 +177,9 @@ class CudaDriver:
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
         self._process = os.getpid()
         self._parameters: dict[int, list[int] | None] = {}  # of entries, in bytes
+        known = hasattr(cuda, "cuGraphConditionalHandleCreate")
+        self.conditional = known and _call("cuDriverGetVersion") >= CONDITIONAL_SINCE
+        self._condition: int | None = None  # the entry that sets conditions
         # Memory that is given back stays in the pool: the next call takes it again.
         self._pool = pool = _call("cuDeviceGetDefaultMemPool", self._device)
         threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -386,21 +402,68 @@ class CudaDriver:
         prepared.config.hStream = stream
         _call("cuLaunchKernelEx", prepared.config, prepared.entry, prepared.pointers, 0)
 
-    def graph(self, launches: Sequence[Any]) -> _CudaGraph:
-        graph = _call("cuGraphCreate", 0)
-        nodes: list[Any] = []
+    def graph(self, launches: Sequence[Any], nodes: Sequence[GraphNode]) -> _CudaGraph:
+        made = _CudaGraph(_call("cuGraphCreate", 0), {}, {})
         try:
-            for prepared in launches:
-                before = nodes[-1:]
-                parameters = self._parameters_of(prepared)
-                node = _call("cuGraphAddKernelNode", graph, before, len(before), parameters)
-                if prepared.config.numAttrs:
-                    self._set_cluster(node, prepared.config.attrs[0].value.clusterDim)
-                nodes.append(node)
-            return _CudaGraph(graph, _call("cuGraphInstantiate", graph, 0), nodes)
+            self._fill(made, made.graph, launches, nodes)
+            return made._replace(executable=_call("cuGraphInstantiate", made.graph, 0))
         except BaseException:
-            _call("cuGraphDestroy", graph)
+            _call("cuGraphDestroy", made.graph)
             raise
+
+    def _fill(
+        self, made: _CudaGraph, graph: Any, launches: Sequence[Any], nodes: Sequence[GraphNode]
+    ) -> None:
+        """Adds nodes to a graph, which is the one that is made, or a body in it."""
+        added: list[Any] = []
+        for node in nodes:
+            before = [added[other] for other in node.after]
+            if node.handle < 0:
+                prepared = self._settled(made, launches[node.launch])
+                parameters = self._parameters_of(prepared)
+                one = _call("cuGraphAddKernelNode", graph, before, len(before), parameters)
+                if prepared.config.numAttrs:
+                    self._set_cluster(one, prepared.config.attrs[0].value.clusterDim)
+                made.nodes[node.launch] = one
+            else:
+                one, body = self._add_conditional(made, graph, before, node)
+                self._fill(made, body, launches, node.body)
+            added.append(one)
+
+    def _add_conditional(
+        self, made: _CudaGraph, graph: Any, before: list[Any], node: GraphNode
+    ) -> tuple[Any, Any]:
+        """A conditional node, and the graph that is its body."""
+        cuda, given = self._cuda, self._cuda.CUgraphNodeParams()
+        kinds = cuda.CUgraphConditionalNodeType
+        given.type = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        given.conditional.handle = self._handle(made, node.handle)
+        given.conditional.type = (
+            kinds.CU_GRAPH_COND_TYPE_WHILE if node.loop else kinds.CU_GRAPH_COND_TYPE_IF
+        )
+        given.conditional.size, given.conditional.ctx = 1, self._context
+        # cuda-python 12 has the form with data of edges as a second one, 13 that one alone.
+        name = "cuGraphAddNode"
+        newest = f"{name}_v2" if hasattr(cuda, f"{name}_v2") else name
+        one = _call(newest, graph, before, None, len(before), given)
+        return one, given.conditional.phGraph_out[0]
+
+    def _handle(self, made: _CudaGraph, number: int) -> Any:
+        """The handle of a conditional node; all are the whole graph's."""
+        if number not in made.handles:
+            name, default = "cuGraphConditionalHandleCreate", _ASSIGN_DEFAULT
+            made.handles[number] = _call(name, made.graph, self._context, 0, default)
+        return made.handles[number]
+
+    def _settled(self, made: _CudaGraph, launch: Any) -> _Prepared:
+        """A launch, where it sets a condition as one of the kernel that does it."""
+        if not isinstance(launch, Condition):
+            return launch
+        if self._condition is None:
+            code = Code(CONDITION_PTX, Architecture(8, 0), is_ptx=True)
+            self._condition = self.entry(self.load(code), START)
+        handle = int(self._handle(made, launch.handle))
+        return self.prepare(self._condition, START, condition_arguments(launch, handle))
 
     def _set_cluster(self, node: Any, extent: Any) -> None:
         value = self._cuda.CUkernelNodeAttrValue()
@@ -426,7 +489,7 @@ class CudaDriver:
         return made
 
     def rebind(self, graph: _CudaGraph, number: int, prepared: Any) -> None:
-        node, parameters = graph.nodes[number], self._parameters_of(prepared)
+        node, parameters = graph.nodes[number], self._parameters_of(self._settled(graph, prepared))
         _call("cuGraphExecKernelNodeSetParams", graph.executable, node, parameters)
 
     def replay(self, graph: _CudaGraph, stream: int) -> None:
@@ -449,11 +512,13 @@ class _Prepared(NamedTuple):
 
 
 class _CudaGraph(NamedTuple):
-    """A graph that can be started, and what it was made of: its nodes name what is changed."""
+    """A graph that can be started, and what it was made of: its nodes name what is changed, handles
+    conditions."""
 
     graph: Any
-    executable: Any
-    nodes: list[Any]
+    nodes: dict[int, Any]  # by launch
+    handles: dict[int, Any]
+    executable: Any = None
 
 
 def _map_type(element: str) -> str:

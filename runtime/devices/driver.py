@@ -67,6 +67,35 @@ class TensorMapBox(NamedTuple):
     steps: tuple[int, ...] = ()
 
 
+class Condition(NamedTuple):
+    """A launch that sets the condition of conditional nodes with number `handle`: whether what
+    `size` bytes at `address` say is `arm` of so many `arms`; never, where `address` is 0. A byte
+    says 0 or 1, four bytes are an i32, which means the last arm where it is out of range."""
+
+    handle: int
+    address: int
+    size: int
+    arm: int
+    arms: int
+
+
+class GraphNode(NamedTuple):
+    """A node of a graph, which begins when the nodes `after` are done, which stand before it. It
+    starts launch number `launch`; or, if it has a `handle`, its body if that one's condition holds,
+    and, of a `loop`, again as long as it does."""
+
+    after: tuple[int, ...]
+    launch: int = -1
+    handle: int = -1
+    loop: bool = False
+    body: tuple[GraphNode, ...] = ()
+
+
+def chain(count: int) -> list[GraphNode]:
+    """So many launches, one after the other."""
+    return [GraphNode(tuple(range(n - 1, n)) if n else (), n) for n in range(count)]
+
+
 class LaunchArray(NamedTuple):
     """An array that a launch may touch: `name` says whose it is; `itemsize` in bytes."""
 
@@ -94,6 +123,7 @@ class Driver(Protocol):
     capability: tuple[int, int]
     limits: Limits
     graphs: bool  # launches can be started several at once
+    conditional: bool  # graphs may have conditional nodes
     simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
     @property
@@ -192,8 +222,9 @@ class Driver(Protocol):
         """Start it."""
         ...
 
-    def graph(self, launches: Sequence[Any]) -> Any:
-        """Prepared launches, one after the other, as a graph that is started at once."""
+    def graph(self, launches: Sequence[Any], nodes: Sequence[GraphNode]) -> Any:
+        """Nodes as a graph that is started at once; `launches`: what they start, prepared, or a
+        `Condition` of one of its conditional nodes. Nodes that nothing orders may run together."""
         ...
 
     def rebind(self, graph: Any, number: int, prepared: Any) -> None:
@@ -211,6 +242,10 @@ class Simulator(Driver, Protocol):
 
     def span(self, address: int, size: int) -> Bytes:
         """Memory of the device as the host sees it."""
+        ...
+
+    def choose(self, ready: Sequence[int]) -> int:
+        """Which of the steps that may run next does."""
         ...
 
     def simulate(self, prepared: Any, windows: Sequence[LaunchArray], count: bool) -> Counted:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...hlo.errors import CompilerBug, UserError
+from ...hlo.errors import CompilerBug
 from .arrays import DeviceArray, DeviceLog, DeviceView, memory_of
-from .driver import Counted, Counters, LaunchArray, Simulator, is_simulator
-from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started
+from .driver import Condition, Counters, GraphNode, Simulator, is_simulator
+from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started, chosen
+from .graph_nodes import GraphNodes, Sets, sizes_of
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
+from .regions import Region, Stretch
 from .resources import DeviceMemory, Moment, Stream, order
+from .simulated_steps import Mark as _Mark
+from .simulated_steps import SimulatedSteps
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ _DIRECT = 16  # alignment of memory that kernels read as it is
 _PINNED = 32 << 20  # bytes of a context's staging memory; larger arrays are copied without it
 _KEPT = 64  # sets of addresses that a launch keeps its parameters for
 _NUMBERS = itertools.count()  # of contexts
+_WHOLE = -1  # where the graph of all steps begins, among stretches
 
 Array = np.ndarray[Any, Any]
 Argument = Array | DeviceView
@@ -50,8 +55,8 @@ class _Cell:
 
     def __init__(
         self,
-        launch: Started,
-        encode: Callable[[Started, Sequence[int]], Any],
+        launch: Any,  # Started, or Sets
+        encode: Callable[[Any, Sequence[int]], Any],
         fixed: Collection[int],
     ) -> None:
         self.launch, self.encode = launch, encode
@@ -74,16 +79,20 @@ class _Cell:
 class _Launches:
     """The launches of steps without a branch between them."""
 
-    def __init__(self, position: int, cells: Sequence[_Cell]) -> None:
-        self.cells = cells
-        self.key = position, *(cell.launch.start.entry for cell in cells)
+    def __init__(self, position: int, cells: Sequence[_Cell], nodes: Sequence[GraphNode]) -> None:
+        self.cells, self.nodes = cells, nodes
+        self.key = position, *(cell.launch.name for cell in cells)
         self.moving = tuple(dict.fromkeys(base for cell in cells for base in cell.moving))
 
-    def start(self, space: Workspace, context: int, bases: Sequence[int]) -> None:
-        """All of them, on the workspace's stream; `context`: what has the sizes."""
+    def start(
+        self, space: Workspace, context: int, bases: Sequence[int], at_once: bool = False
+    ) -> None:
+        """All of them, on the workspace's stream; `context`: what has the sizes; at_once: as of
+        `workspace.Stretch`."""
         key = context, *[bases[base] for base in self.moving]
         stretch = space.stretch(self.key)
-        stretch.start(key, lambda: [c.at(bases) for c in self.cells], space.stream.handle)
+        launches = lambda: [c.at(bases) for c in self.cells]  # noqa: E731
+        stretch.start(key, launches, self.nodes, space.stream.handle, at_once)
 
 
 class NvidiaContext:
@@ -99,7 +108,7 @@ class NvidiaContext:
         self.number = next(_NUMBERS)
         if not shared:
             self.space = Workspace(opened, self.arena_bytes + program.scratch_bytes)
-        fixed = (WEIGHTS,) if shared else (ARENA, SCRATCH, WEIGHTS)
+        self._fixed = fixed = (WEIGHTS,) if shared else (ARENA, SCRATCH, WEIGHTS)
         self._cells = [
             [_Cell(launch, self._encode, fixed) for launch in step.launches]
             if isinstance(step, KernelStep)
@@ -112,6 +121,7 @@ class NvidiaContext:
         # Where processes exchange, waits have deadlines.
         self._together = opened.together
         self._waiting = None if self._together is None else self._together.waiting()
+        self.events = opened.events
         waits = self.driver if self._waiting is None else self._waiting
         self._synchronize, self._settle = waits.synchronize, waits.settle
 
@@ -158,9 +168,10 @@ class NvidiaContext:
                 pinned = self._staging(first + index)
                 flat = _flat(output) if pinned is None else pinned
                 self.driver.download(flat, bases[where.base] + where.offset, self.stream.handle)
+                self.events.add(copies_to_host=1)
                 if pinned is not None:
                     staged.append((output, pinned))
-        self._synchronize(self.stream.handle)
+        self._wait()
         for output, pinned in staged:
             _flat(output)[...] = pinned
         return events
@@ -297,8 +308,11 @@ class NvidiaContext:
         steps, driver = self.variant.program.steps, self.driver
         if driver.simulated:
             self._poison(bases)
-        marks: list[tuple[int, Any, Any, Counted]] = []
+        marks: list[_Mark] = []
         position = 0
+        if self.opened.region is not None and not profile:
+            self._whole(bases, self.opened.region)
+            return []
         while position < len(steps):
             step = steps[position]
             if isinstance(step, Choose):
@@ -310,14 +324,13 @@ class NvidiaContext:
                 position += 1
             else:
                 end = self.variant.ends[position]
-                if profile or driver.simulated:
+                if is_simulator(driver):
+                    self.events.add(launches=sum(map(len, self._cells[position:end])))
+                    marks += self._simulated(driver, bases).stretch(position, end, profile)
+                elif profile or self.opened.schedule == "launches":
                     marks += [self._step(bases, at, profile) for at in range(position, end)]
                 else:
-                    launches = self._stretches.get(position)
-                    if launches is None:
-                        cells = [cell for at in self._cells[position:end] for cell in at]
-                        launches = self._stretches[position] = _Launches(position, cells)
-                    launches.start(self.space, self.number, bases)
+                    self._launches(position, end).start(self.space, self.number, bases)
                 position = end
         return self._events(marks) if profile else []
 
@@ -330,66 +343,59 @@ class NvidiaContext:
             for offset, size in step.dead:
                 self.driver.fill(bases[ARENA] + offset, size, self.stream.handle)
 
-    def _step(self, bases: list[int], at: int, profile: bool) -> tuple[int, Any, Any, Counted]:
-        """One step by itself: its number, the events around it and what was counted."""
-        driver, stream = self.driver, self.stream.handle
-        step = self.variant.program.steps[at]
-        assert isinstance(step, KernelStep)
-        if driver.simulated and step.scratch_bytes:
-            driver.fill(bases[step.scratch.base] + step.scratch.offset, step.scratch_bytes, stream)
-        counted, launches = Counted({}, {}), [cell.at(bases) for cell in self._cells[at]]
-        begin = driver.record(stream, timed=True)
-        if is_simulator(driver):
-            counted = self._simulate(driver, step, launches, bases, profile)
-        else:
-            for prepared in launches:
-                driver.launch(prepared, stream)
-        end = driver.record(stream, timed=True)
-        if driver.simulated:
-            for offset, size in step.dead:
-                driver.fill(bases[ARENA] + offset, size, stream)
-        return at, begin, end, counted
-
-    def _simulate(
-        self,
-        driver: Simulator,
-        step: KernelStep,
-        launches: Sequence[Any],
-        bases: list[int],
-        count: bool,
-    ) -> Counted:
-        """Runs a step's launches; UserError for a fault, which begins with the line that it is in
-        and names the line that the kernel is for."""
-        counters: dict[str, int] = {}
-        lines: dict[str, dict[str, int]] = {}
-        windows = self._windows(bases, step)
-        try:
-            for prepared in launches:
-                counted = driver.simulate(prepared, windows, count)
-                _add(counters, counted.total)
-                for line, counts in counted.lines.items():
-                    _add(lines.setdefault(line, {}), counts)
-        except UserError as error:
-            line = getattr(error, "source", "")
-            place = f"{line or step.origin}: " if line or step.origin else ""
-            called = f" of {step.origin}" if line and step.origin not in ("", line) else ""
-            raise UserError(f"{place}kernel {step.kernel}{called}: {error}") from error
-        return Counted(counters, lines)
-
-    def _windows(self, bases: list[int], step: KernelStep) -> list[LaunchArray]:
-        """What a step's kernel may touch."""
-        found = [
-            LaunchArray(bases[one.where.base] + one.where.offset, self._room(one.nbytes), *one[2:])
-            for one in step.arrays
-            if self._room(one.nbytes)
-        ]
-        if step.scratch_bytes:
-            kind = f"{step.scratch_bytes} bytes"
-            place = bases[step.scratch.base] + step.scratch.offset
-            found.append(
-                LaunchArray(place, step.scratch_bytes, "the kernel's scratch", kind, (), 0)
-            )
+    def _launches(self, begin: int, end: int) -> _Launches:
+        """The launches of a stretch."""
+        found = self._stretches.get(begin)
+        if found is None:
+            found = self._graph(begin, (Stretch(begin, end),))
         return found
+
+    def _graph(self, begin: int, region: Region) -> _Launches:
+        """The launches of a region, as nodes of a graph."""
+        made = GraphNodes(self.variant.program.steps, region, self._cells.__getitem__, self._sets)
+        found = self._stretches[begin] = _Launches(begin, made.launches, made.nodes)
+        return found
+
+    def _sets(self, sets: Sets) -> _Cell:
+        """What sets a condition."""
+
+        def at(sets: Sets, bases: Sequence[int]) -> Condition:
+            where = sets.where
+            address = 0 if where is None else bases[where.base] + where.offset
+            return sets.condition._replace(address=address)
+
+        return _Cell(sets, at, self._fixed)
+
+    def _whole(self, bases: list[int], region: Region) -> None:
+        """All steps as one graph, from the first call on."""
+        found = self._stretches.get(_WHOLE) or self._graph(_WHOLE, region)
+        if is_simulator(self.driver):
+            self._simulated(self.driver, bases).region(region)
+            nodes, edges = sizes_of(found.nodes)
+            self.events.add(graph_launches=1, nodes=nodes, edges=edges)
+        else:
+            found.start(self.space, self.number, bases, at_once=True)
+
+    def _simulated(self, driver: Simulator, bases: list[int]) -> SimulatedSteps:
+        """What simulates steps of a call."""
+
+        def launches(at: int) -> list[Any]:
+            return [cell.at(bases) for cell in self._cells[at]]
+
+        return SimulatedSteps(
+            driver, self.stream.handle, self.variant.program.steps, launches, bases,
+            in_order=self.opened.schedule == "launches", room=self._room,
+        )  # fmt: skip
+
+    def _step(self, bases: list[int], at: int, timed: bool) -> _Mark:
+        """One step by itself: its number, and where it is timed the events around it."""
+        driver, stream = self.driver, self.stream.handle
+        launches = [cell.at(bases) for cell in self._cells[at]]
+        self.events.add(launches=len(launches))
+        begin = driver.record(stream, timed=True) if timed else None
+        for prepared in launches:
+            driver.launch(prepared, stream)
+        return _Mark(at, begin, driver.record(stream, timed=True) if timed else None)
 
     def _encode(self, launch: Started, bases: Sequence[int]) -> Any:
         """A launch with the bytes of its parameters."""
@@ -405,16 +411,19 @@ class NvidiaContext:
             return self.driver.tensor_map(parameter.box, bases[where.base] + where.offset)
         return struct.pack("<Q", bases[parameter.base] + parameter.offset)
 
+    def _wait(self) -> None:
+        """Return when all of the call's work so far is done."""
+        self.events.add(synchronisations=1)
+        self._synchronize(self.stream.handle)
+
     def _read(self, bases: list[int], step: Choose) -> int:
         """Which target a branch takes: waits for the stream, and copies one number."""
-        target = np.zeros(4, np.uint8)
+        found = np.zeros(step.size, np.uint8)
         address = bases[step.where.base] + step.where.offset
-        self.driver.download(target[: step.size], address, self.stream.handle)
-        self._synchronize(self.stream.handle)
-        if step.size == 1:
-            return int(target[0] != 0)
-        value, last = int(target.view(np.int32)[0]), len(step.targets) - 1
-        return value if 0 <= value <= last else last
+        self.driver.download(found, address, self.stream.handle)
+        self.events.add(copies_to_host=1)
+        self._wait()
+        return chosen(found, len(step.targets))
 
     def _poison(self, bases: list[int]) -> None:
         """Overwrite what a call finds undefined."""
@@ -428,9 +437,9 @@ class NvidiaContext:
             if size and base in self.variant.used:
                 self.driver.fill(bases[base], size, self.stream.handle)
 
-    def _events(self, marks: list[tuple[int, Any, Any, Counted]]) -> list[GpuEvent]:
+    def _events(self, marks: list[_Mark]) -> list[GpuEvent]:
         driver, found = self.driver, []
-        self._synchronize(self.stream.handle)
+        self._wait()
         for at, begin, end, counted in marks:
             since = driver.elapsed(marks[0][1], begin)
             took = driver.elapsed(begin, end)
@@ -442,11 +451,6 @@ class NvidiaContext:
             driver.destroy_event(begin)
             driver.destroy_event(end)
         return found
-
-
-def _add(total: dict[str, int], counts: Counters) -> None:
-    for name, count in counts.items():
-        total[name] = total.get(name, 0) + count
 
 
 def _flat(array: Array) -> Array:

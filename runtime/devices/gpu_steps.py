@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .driver import LaunchConfiguration, TensorMapBox
 
@@ -40,6 +42,10 @@ class Started(NamedTuple):
         return self.start._replace(grid=(most, *others))
 
     @property
+    def name(self) -> str:
+        return self.start.entry
+
+    @property
     def bases(self) -> tuple[int, ...]:
         """The bases that its parameters lie behind, each once."""
         places = [one.where if isinstance(one, Mapped) else one for one in self.parameters]
@@ -60,7 +66,8 @@ class Array(NamedTuple):
 class KernelStep(NamedTuple):
     """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
     (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
-    a part of an exchange, and runs no kernel of the plan."""
+    a part of an exchange, and runs no kernel of the plan. `after`: steps that it follows, before
+    it; `wait`: it follows all."""
 
     kernel: str
     origin: str  # "model.py:41", or ""
@@ -71,6 +78,8 @@ class KernelStep(NamedTuple):
     scratch_bytes: int
     step: int = 0
     copies: bool = False
+    after: tuple[int, ...] = ()
+    wait: bool = True
 
 
 class Choose(NamedTuple):
@@ -79,6 +88,15 @@ class Choose(NamedTuple):
     where: Where
     size: int
     targets: tuple[int, ...]
+
+
+def chosen(found: np.ndarray[Any, Any], count: int) -> int:
+    """Which of so many ways the bytes mean that a branch reads: a boolean, or an i32, which means
+    the last way where it is out of range."""
+    if found.size == 1:
+        return int(found[0] != 0)
+    value = int(found.view(np.int32)[0])
+    return value if 0 <= value < count else count - 1
 
 
 class Jump(NamedTuple):

@@ -64,6 +64,8 @@ def _moved(step: Step, first: Sequence[int]) -> Step:
         raise malformed("a jump leads out of its steps")
     if isinstance(step, Choose):
         return step._replace(targets=tuple(first[target] for target in targets))
+    if isinstance(step, KernelStep) and step.after:
+        return step._replace(after=tuple(first[other] for other in step.after))
     return step._replace(target=first[step.target]) if isinstance(step, Jump) else step
 
 
@@ -107,6 +109,7 @@ class _PlanReader:
             self.weight_bytes += aligned(array.nbytes)
         self.homes = [self.home(buffer) for buffer in plan.buffers]
         dead = self.dying()
+        self.counted = {step.run.signal: n for n, step in enumerate(plan.steps) if step.run.signal}
         pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
         first = list(accumulate(map(len, pieces), initial=0))
         steps = tuple(_moved(step, first) for piece in pieces for step in piece)
@@ -178,11 +181,14 @@ class _PlanReader:
                     zip(step.run.arguments, slots, strict=True)
                 )
             )
+            # A scratch that all kernels have is used by one at a time.
+            waits = step.run.wait or (own[0].base == SCRATCH and kernel.scratch_bytes > 0)
             return [
                 KernelStep(
-                    kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index
+                    kernel.name, origin, launches, tuple(dead.get(index, ())), arrays, *own, index,
+                    after=self.after(step.run), wait=waits,
                 )
-            ]
+            ]  # fmt: skip
         if action in ("exchange", "collective"):
             return self.communication(step, tuple(dead.get(index, ())))
         if action == "branch_if_false":
@@ -198,6 +204,13 @@ class _PlanReader:
         if action == "jump":
             return [Jump(step.jump.target)]
         raise malformed(f"step {index} has no action")
+
+    def after(self, run: plan_pb2.Run) -> tuple[int, ...]:
+        """The steps of this turn that a run waits for; those of earlier ones are complete."""
+        found = [self.counted.get(wait.counter + 1) for wait in run.waits if wait.threshold]
+        if None in found:
+            raise malformed("a step waits for a counter that no step has")
+        return tuple(step for step in found if step is not None)
 
     def communication(self, step: plan_pb2.Step, dead: tuple[tuple[int, int], ...]) -> list[Step]:
         """What this process does in a step that several take together."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +25,11 @@ from ..timeline import memory_need
 from .architectures import architecture_of, name_of, target_for
 from .arrays import DeviceArray, DeviceLog, DeviceView, borrow
 from .driver import Code, Driver, OutOfMemory
+from .events import EventLog
 from .gpu_context import Argument, Array, GpuEvent, NvidiaContext
 from .gpu_steps import Choose, Jump, KernelStep
 from .launches import LaunchProgram, Step, aligned, check_device, decode
+from .regions import regions
 from .resources import DeviceMemory, Stream, finally_do
 from .workspace import Workspaces
 
@@ -75,6 +78,7 @@ class NvidiaVariant:
             spaces.most = max(spaces.most, self.context_bytes)
         self._lock: threading.Lock = self._shared.setdefault("lock", threading.Lock())
         self._opened: Opened | None = None
+        self.log = EventLog()
 
     def open(self) -> Opened:
         """The device with code and weights on it."""
@@ -105,6 +109,10 @@ class NvidiaVariant:
         """Bytes that other processes have sent to this one so far, by operation."""
         together = None if self._opened is None else self._opened.together
         return {} if together is None else dict(together.received)
+
+    def events(self) -> dict[str, int]:
+        """What all calls so far have asked the device for, as of `EventLog`."""
+        return self.log.read()
 
     def context(self) -> NvidiaContext:
         """A new context; contexts are independent, one call at a time each."""
@@ -191,6 +199,9 @@ class Opened:
     def __init__(self, variant: NvidiaVariant, loaded: Loaded, together: Together | None) -> None:
         self.loaded, self.driver, self.together = loaded, loaded.driver, together
         self.arrivals, self.weights = loaded.arrivals, loaded.weights
+        self.events = variant.log
+        self.schedule = _schedule(variant.plan, variant.program.steps, loaded.driver)
+        self.region = regions(variant.program.steps) if self.schedule == "graph" else None
         starts = [start for step in variant.program.steps for start in _starts(step)]
         self.entries: dict[Any, Any] = {}
         for start in starts:
@@ -202,6 +213,23 @@ class Opened:
         self.loaded.users.append(stream)
         if self.weights is not None:
             self.weights.read_by(stream)
+
+
+def _schedule(plan: plan_pb2.Plan, steps: Sequence[Step], driver: Driver) -> str:
+    """How the device runs a plan; a warning, or UserError, where it lacks what that asks for."""
+    if plan.schedule not in ("", "launches", "host", "graph"):
+        raise UserError(f"the plan asks for the schedule {plan.schedule[:40]!r}; compile it again")
+    decides = any(isinstance(step, Choose) for step in steps)
+    able = driver.simulated or (driver.graphs and (driver.conditional or not decides))
+    if plan.schedule != "graph" or able:
+        return plan.schedule or "host"
+    lacks = (
+        f"{driver.name}: its driver has no graphs that decide in loops and branches (CUDA 12.3 has)"
+    )
+    if plan.schedule_required:
+        raise UserError(f"strict: {lacks}; install a newer one, or compile with schedule='host'")
+    warnings.warn(f"{lacks}: the host decides, schedule 'host'", stacklevel=2)
+    return "host"
 
 
 def _unload(driver: Driver, module: Any, users: Sequence[Stream]) -> None:

@@ -7,12 +7,14 @@ sizes take turns in those of all sizes, so that many sizes need no more memory t
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .driver import Driver
+from .driver import Driver, GraphNode
+from .events import EventLog
+from .graph_nodes import sizes_of
 from .resources import DeviceMemory, Moment, Stream, finally_do
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ class Workspace:
     staging memory may be written again; `pending`: other libraries' arrays that kernels use."""
 
     def __init__(self, opened: Opened, size: int) -> None:
-        self.driver = opened.driver
+        self.driver, self.events = opened.driver, opened.events
         self.stream = Stream(self.driver)
         opened.add_user(self.stream)
         self.memory = DeviceMemory(self.stream, size)
@@ -56,7 +58,7 @@ class Workspace:
         """What keeps the graphs of launches that differ in addresses and sizes alone."""
         found = self.stretches.get(key)
         if found is None:
-            found = self.stretches[key] = Stretch(self.driver)
+            found = self.stretches[key] = Stretch(self.driver, self.events)
         return found
 
 
@@ -92,31 +94,38 @@ class Stretch:
     addresses (and sizes) that came before, as long as there are few, and one that is told those of
     all others."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
+    def __init__(self, driver: Driver, events: EventLog) -> None:
+        self.driver, self.events = driver, events
         self.seen: OrderedDict[tuple[int, ...], None] = OrderedDict()
         self.graphs: OrderedDict[tuple[int, ...], _StretchGraph] = OrderedDict()
         self.begun = False
 
     def start(
-        self, key: tuple[int, ...], launches_at: Callable[[], list[Any]], stream: Any
+        self,
+        key: tuple[int, ...],
+        launches_at: Callable[[], list[Any]],
+        nodes: Sequence[GraphNode],
+        stream: Any,
+        at_once: bool = False,
     ) -> None:
-        """Starts the launches that `launches_at` gives, which are always the same for a key."""
+        """Starts the launches that `launches_at` gives, which are always the same for a key, as
+        these nodes; at_once: as a graph at the first run as well."""
         driver = self.driver
         graph = self.graphs.get(key)
         if graph is not None:
             self.graphs.move_to_end(key)
-            driver.replay(graph.handle, stream)
+            self._replay(graph, stream)
             return
         launches = launches_at()
-        if not self.begun or not driver.graphs or len(launches) < 2:
+        if not at_once and (not self.begun or not driver.graphs or len(launches) < 2):
             self.begun = True
+            self.events.add(launches=len(launches))
             for prepared in launches:
                 driver.launch(prepared, stream)
             return
         again = key in self.seen
         if not self.graphs or again and len(self.graphs) < _GRAPHS:
-            graph = _StretchGraph(driver, launches)
+            graph = _StretchGraph(driver, launches, nodes)
         else:
             graph = self.graphs.popitem(last=False)[1]
             graph.rebind(launches)
@@ -124,15 +133,20 @@ class Stretch:
         self.seen[key] = None
         if len(self.seen) > _KEPT:
             self.seen.popitem(last=False)
-        driver.replay(graph.handle, stream)
+        self._replay(graph, stream)
+
+    def _replay(self, graph: _StretchGraph, stream: Any) -> None:
+        self.events.add(graph_launches=1, nodes=graph.size[0], edges=graph.size[1])
+        self.driver.replay(graph.handle, stream)
 
 
 class _StretchGraph:
     """A stretch as the driver's graph; `launches`: what it holds now."""
 
-    def __init__(self, driver: Driver, launches: list[Any]) -> None:
+    def __init__(self, driver: Driver, launches: list[Any], nodes: Sequence[GraphNode]) -> None:
         self.driver, self.launches = driver, launches
-        self.handle = driver.graph(launches)
+        self.handle = driver.graph(launches, nodes)
+        self.size = sizes_of(nodes)
         finally_do(self, driver, driver.destroy_graph, self.handle)
 
     def rebind(self, launches: list[Any]) -> None:

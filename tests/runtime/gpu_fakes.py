@@ -10,7 +10,9 @@ import numpy as np
 
 from girih.hlo.errors import UserError
 from girih.hlo.signature import Signature
-from girih.runtime.devices.driver import Limits, OutOfMemory
+from girih.runtime.devices.driver import Condition, GraphNode, Limits, OutOfMemory
+from girih.runtime.devices.edges import latest_first
+from girih.runtime.devices.gpu_steps import chosen
 from girih.runtime.program import Program
 from girih.specs.generated import plan_pb2
 
@@ -35,6 +37,7 @@ class FakeGpu:
     the driver and their parameters, addresses as numbers."""
 
     simulated = False
+    conditional = True
     ordinal = 0
     identity = bytes(16)
     name = "Fake"
@@ -187,18 +190,36 @@ class FakeGpu:
         self.log.append("launch")
         self._later(stream, prepared)
 
-    def graph(self, launches: Sequence[Any]) -> list[Any]:
+    def graph(self, launches: Sequence[Any], nodes: Sequence[GraphNode]) -> Any:
         self.log.append(f"graph of {len(launches)}")
-        return list(launches)
+        return list(launches), nodes
 
-    def rebind(self, graph: list[Any], number: int, prepared: Any) -> None:
+    def rebind(self, graph: Any, number: int, prepared: Any) -> None:
         self.log.append(f"rebind {number}")
-        graph[number] = prepared
+        graph[0][number] = prepared
 
-    def replay(self, graph: list[Any], stream: int) -> None:
-        self.log.append(f"replay {len(graph)}")
-        for prepared in graph:
-            self._later(stream, prepared)
+    def replay(self, graph: Any, stream: int) -> None:
+        """The last launches first, as far as they need not follow others."""
+        launches, nodes = graph
+        self.log.append(f"replay {len(launches)}")
+        started, holds = list(launches), {}
+        self._later(stream, lambda: self._run_nodes(nodes, started, holds))
+
+    def _run_nodes(
+        self, nodes: Sequence[GraphNode], launches: Sequence[Any], holds: dict[int, bool]
+    ) -> None:
+        for number in latest_first([node.after for node in nodes]):
+            node = nodes[number]
+            if node.handle >= 0:
+                again = holds[node.handle]  # of a loop, asked before each turn
+                while again:
+                    self._run_nodes(node.body, launches, holds)
+                    again = node.loop and holds[node.handle]
+            elif isinstance(one := launches[node.launch], Condition):
+                value = chosen(self.at(one.address, one.size), one.arms) if one.address else -1
+                holds[one.handle] = value == one.arm
+            else:
+                one()
 
     def destroy_graph(self, graph: Any) -> None:
         self.log.append("destroy_graph")
@@ -243,8 +264,17 @@ class PlanOf:
         self.plan.outputs.extend(self.numbers[name] for name in names)
         return self
 
-    def run(self, entry: str, *names: str, scratch: int = 0, numbers: Sequence[int] = ()) -> PlanOf:
-        """A step whose kernel gets the buffers, its scratch if there is any, and numbers."""
+    def run(
+        self,
+        entry: str,
+        *names: str,
+        scratch: int = 0,
+        numbers: Sequence[int] = (),
+        wait: bool = True,
+        after: Sequence[int] = (),
+    ) -> PlanOf:
+        """A step whose kernel gets the buffers, its scratch if there is any, and numbers; it waits
+        for all steps before it, or for those of these numbers."""
         kernel = self.plan.kernels.add(name=f"{entry}_{len(self.plan.kernels)}", kind="loop")
         kernel.scratch_bytes = scratch
         launch = kernel.launches.add(entry=entry, grid=(1, 1, 1), block=(32, 1, 1))
@@ -255,7 +285,10 @@ class PlanOf:
         for number in numbers:
             launch.arguments.add().immediate = struct.pack("<i", number)
         run = self.plan.steps.add().run
-        run.kernel, run.tiles = len(self.plan.kernels) - 1, 1
+        run.kernel, run.tiles, run.wait = len(self.plan.kernels) - 1, 1, wait
+        run.signal = len(self.plan.steps)
+        for step in after:
+            run.waits.add(counter=step, threshold=1)
         for name in names:
             run.arguments.add(buffer=self.numbers[name])
         return self

@@ -249,7 +249,7 @@ enum { PARAMETERS = 512, ENTRIES = 4096, NAME = 256 };
 typedef struct {
     char name[NAME];
     Handle module;
-    int kind;  // 1: add_one, 2: add, -n: copies boxes of words of n bytes
+    int kind;  // 1: add_one, 2: add, 3: sets a condition, 4: counts down, -n: copies boxes of words of n bytes
     int count, sizes[PARAMETERS], alignments[PARAMETERS];
     int threads, cluster, dynamic_shared, wide_clusters;
 } Entry;
@@ -296,7 +296,9 @@ static void read_entries(Handle module, const char *text) {
         Entry *entry = entries[entry_count++] = calloc(1, sizeof *entry);
         memcpy(entry->name, at, length);
         entry->module = module;
-        entry->kind = !strcmp(entry->name, "add_one") ? 1 : !strcmp(entry->name, "add") ? 2 : 0;
+        static const char *known[] = {"add_one", "add", "girih_set_condition", "count_down"};
+        for (int i = 0; i < 4; i++)
+            if (!strcmp(entry->name, known[i])) entry->kind = i + 1;
         if (!strncmp(entry->name, COPY, strlen(COPY))) entry->kind = -atoi(entry->name + strlen(COPY));
         entry->dynamic_shared = 49152;
         read_parameters(entry, open, end);
@@ -386,9 +388,47 @@ typedef struct {
     unsigned count;
 } Config;
 typedef struct { unsigned char *target, *source; unsigned sizes[4]; int64_t to[3], from[3]; } Box;
-typedef struct { int kind; float *memory[3]; Box box; Entry *entry; unsigned cluster; unsigned grid[3], block[3], shared; } Node;
+struct Graph;
+typedef struct { uint64_t handle; unsigned char *address; unsigned size, arm, arms; } Setting;
+typedef struct {
+    int kind;
+    float *memory[3];
+    Box box;
+    Setting setting;
+    Entry *entry;
+    unsigned cluster, grid[3], block[3], shared;
+    struct Graph *body;  // of a conditional node
+    uint64_t handle;
+    int loop;
+} Node;
 enum { NODES = 4096 };
-typedef struct Graph { int count; Node nodes[NODES]; Handle handle; struct Graph *source; } Graph;
+typedef struct { int from, to; } Edge;
+typedef struct Graph {
+    int count, edge_count;
+    Node nodes[NODES];
+    Edge *edges;
+    Handle handle;
+    struct Graph *source, *root;
+} Graph;
+
+// Conditions of conditional nodes.
+enum { CONDITIONS = 1 << 14, FIRST_CONDITION = 0x50000 };
+static struct { Graph *graph; unsigned value; int set, used; } conditions[CONDITIONS];
+static int condition_count;
+#define KNOWN_CONDITION(h) ((h) - FIRST_CONDITION < (uint64_t)condition_count)
+static void set_condition(const Setting *one) {
+    if (!KNOWN_CONDITION(one->handle)) {
+        VIOLATION("a condition is set that is none, %llx", (unsigned long long)one->handle);
+        return;
+    }
+    unsigned value = 0;
+    if (one->address) {
+        unsigned found = one->size == 1 ? *one->address : *(unsigned *)one->address;
+        value = (found < one->arms - 1 ? found : one->arms - 1) == one->arm;
+    }
+    conditions[one->handle - FIRST_CONDITION].value = value;
+    conditions[one->handle - FIRST_CONDITION].set = 1;
+}
 
 static unsigned volume(const unsigned *extent) { return extent[0] * extent[1] * extent[2]; }
 static Result check_launch(const char *what, Entry *entry, const unsigned *grid,
@@ -453,6 +493,15 @@ static void run(const Node *node) {
         copy_box(&node->box, -node->kind);
         return;
     }
+    if (node->kind == 3) {
+        set_condition(&node->setting);
+        return;
+    }
+    if (node->kind == 4) {  // an i32 and whether it was positive
+        int *count = (int *)node->memory[0];
+        *(unsigned char *)node->memory[1] = (*count)-- > 0;
+        return;
+    }
     for (int i = 0; node->kind && i < 4; i++)
         if (node->kind == 1)
             node->memory[1][i] = node->memory[0][i] + 1;
@@ -465,7 +514,15 @@ static Node node_of(Entry *entry, const unsigned *grid, const unsigned *block, u
     memcpy(node.grid, grid, sizeof node.grid);
     memcpy(node.block, block, sizeof node.block);
     node.kind = fast ? 0 : entry->kind;
-    for (int i = 0; node.kind > 0 && i <= node.kind; i++) node.memory[i] = *(float **)parameters[i];
+    int floats = node.kind == 4 ? 2 : node.kind == 1 || node.kind == 2 ? node.kind + 1 : 0;
+    for (int i = 0; i < floats; i++) node.memory[i] = *(float **)parameters[i];
+    if (node.kind == 3) {
+        node.setting.handle = *(uint64_t *)parameters[0];
+        node.setting.address = *(unsigned char **)parameters[1];
+        node.setting.size = *(unsigned *)parameters[2];
+        node.setting.arm = *(unsigned *)parameters[3];
+        node.setting.arms = *(unsigned *)parameters[4];
+    }
     if (node.kind < 0) {
         node.box.target = *(unsigned char **)parameters[0];
         node.box.source = *(unsigned char **)parameters[1];
@@ -503,17 +560,27 @@ typedef struct {
 Result cuGraphCreate(Handle *made, unsigned flags) {
     DEMAND(!flags, "cuGraphCreate: flags %u", flags);
     Graph *graph = *made = calloc(1, sizeof(Graph));
+    graph->root = graph;
     return new_handle(&graph->handle, GRAPH);
 }
 #define DEMAND_GRAPH(g, kind) DEMAND(g && is((g)->handle, kind), "%s: no %s", __func__, KIND[kind])
+static Result add_edges(const char *what, Graph *graph, const Handle *before, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        size_t number = ((uintptr_t)before[i] - (uintptr_t)graph->nodes) / sizeof(Node);
+        DEMAND(number < graph->count, "%s: it follows no node of the graph", what);
+        for (size_t j = 0; j < i; j++) DEMAND(before[i] != before[j], "%s: it follows a node twice", what);
+    }
+    graph->edges = realloc(graph->edges, (graph->edge_count + count) * sizeof(Edge));
+    for (size_t i = 0; i < count; i++)
+        graph->edges[graph->edge_count++] = (Edge){(Node *)before[i] - graph->nodes, graph->count};
+    return SUCCESS;
+}
 // A node's handle is its place in the graph that it was added to.
 Result cuGraphAddKernelNode(Handle *made, Handle handle, const Handle *before, size_t count,
                             const Parameters *given) {
     Graph *graph = handle;
     DEMAND_GRAPH(graph, GRAPH);
     if (graph->count == NODES) return OUT_OF_MEMORY;
-    DEMAND(count ? graph->count && before[0] == &graph->nodes[graph->count - 1] : !graph->count,
-           "cuGraphAddKernelNode: it does not follow the last node");
     // The cluster is an attribute, which comes later: what is compiled in stands for it.
     unsigned cluster[3] = {((Entry *)given->entry)->cluster, 1, 1};
     Result wrong = check_launch("cuGraphAddKernelNode", given->entry, given->grid, given->block,
@@ -524,7 +591,55 @@ Result cuGraphAddKernelNode(Handle *made, Handle handle, const Handle *before, s
          given->block[0], given->shared);
     graph->nodes[graph->count] =
         node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
+    wrong = add_edges("cuGraphAddKernelNode", graph, before, count);
+    if (wrong) return wrong;
     *made = &graph->nodes[graph->count++];
+    return SUCCESS;
+}
+Result cuGraphConditionalHandleCreate(uint64_t *made, Handle handle, Handle context,
+                                      unsigned value, unsigned flags) {
+    DEMAND_GRAPH((Graph *)handle, GRAPH);
+    DEMAND_HANDLE(context, CONTEXT);
+    DEMAND(flags <= 1 && (flags || !value), "cuGraphConditionalHandleCreate: flags %u", flags);
+    if (condition_count == CONDITIONS) return OUT_OF_MEMORY;
+    conditions[condition_count].graph = handle;
+    *made = FIRST_CONDITION + condition_count++;
+    return SUCCESS;
+}
+typedef struct {
+    int type, reserved[3];
+    uint64_t handle;
+    int kind;
+    unsigned size;
+    Graph **bodies;
+    Handle context;
+} NodeParameters;
+enum { CONDITIONAL = 13, IF = 0, WHILE = 1 };
+Result cuGraphAddNode(Handle *made, Handle handle, const Handle *before, const void *data,
+                      size_t count, NodeParameters *given) {
+    Graph *graph = handle;
+    DEMAND_GRAPH(graph, GRAPH);
+    DEMAND(!data, "cuGraphAddNode: edges with data");
+    DEMAND(given->type == CONDITIONAL && (given->kind == IF || given->kind == WHILE) && given->size == 1,
+           "cuGraphAddNode: type %d, conditional type %d of size %u", given->type, given->kind, given->size);
+    DEMAND_HANDLE(given->context, CONTEXT);
+    DEMAND(KNOWN_CONDITION(given->handle), "cuGraphAddNode: no condition %llx", (unsigned long long)given->handle);
+    int number = given->handle - FIRST_CONDITION;
+    DEMAND(conditions[number].graph == graph->root, "cuGraphAddNode: a condition of another graph");
+    DEMAND(!conditions[number].used++, "cuGraphAddNode: a condition of two nodes");
+    if (graph->count == NODES) return OUT_OF_MEMORY;
+    Result wrong = add_edges("cuGraphAddNode", graph, before, count);
+    if (wrong) return wrong;
+    Node *node = &graph->nodes[graph->count++];
+    Graph **body = malloc(sizeof *body);  // as long as the node
+    Handle own;
+    cuGraphCreate(&own, 0);
+    *body = own;
+    (*body)->root = graph->root;
+    *node = (Node){.handle = given->handle, .loop = given->kind == WHILE, .body = *body, .cluster = 1};
+    given->bodies = body;
+    TELL("conditional %s", node->loop ? "while" : "if");
+    *made = node;
     return SUCCESS;
 }
 Result cuGraphKernelNodeSetAttribute(Handle node, int which, const unsigned *value) {
@@ -537,6 +652,7 @@ Result cuGraphInstantiateWithFlags(Handle *made, Handle handle, uint64_t flags) 
     Graph *graph = handle;
     DEMAND_GRAPH(graph, GRAPH);
     for (int i = 0; i < graph->count; i++) {
+        if (graph->nodes[i].body) continue;
         int wanted = fast ? 0 : graph->nodes[i].entry->cluster;
         DEMAND(!wanted || wanted == (int)graph->nodes[i].cluster,
                "cuGraphInstantiate: node %d lacks its attribute, clusters of %d", i, wanted);
@@ -544,15 +660,31 @@ Result cuGraphInstantiateWithFlags(Handle *made, Handle handle, uint64_t flags) 
     Graph *copy = *made = malloc(sizeof(Graph));
     memcpy(copy, graph, sizeof(Graph));
     copy->source = graph;
+    for (int i = 0; i < copy->count; i++) {
+        Handle body;
+        if (!copy->nodes[i].body) continue;
+        Result wrong = cuGraphInstantiateWithFlags(&body, copy->nodes[i].body, 0);
+        if (wrong) return wrong;
+        copy->nodes[i].body = body;
+    }
     return new_handle(&copy->handle, EXECUTABLE);
+}
+// A node of what a graph was made of, in the graph or in one of its bodies.
+static Node *copied(Graph *graph, Handle node) {
+    size_t number = ((uintptr_t)node - (uintptr_t)graph->source->nodes) / sizeof(Node);
+    if (number < graph->count) return &graph->nodes[number];
+    for (int i = 0; i < graph->count; i++) {
+        Node *found = graph->nodes[i].body ? copied(graph->nodes[i].body, node) : NULL;
+        if (found) return found;
+    }
+    return NULL;
 }
 Result cuGraphExecKernelNodeSetParams(Handle executable, Handle handle, const Parameters *given) {
     Graph *graph = executable;
     DEMAND_GRAPH(graph, EXECUTABLE);
     // It is named by the node of the graph that this one was made of.
-    size_t number = ((uintptr_t)handle - (uintptr_t)graph->source->nodes) / sizeof(Node);
-    DEMAND(number < graph->count, "cuGraphExecKernelNodeSetParams: no node of the graph");
-    Node *old = &graph->nodes[number];
+    Node *old = copied(graph, handle);
+    DEMAND(old, "cuGraphExecKernelNodeSetParams: no node of the graph");
     DEMAND(fast || given->entry == old->entry,
            "cuGraphExecKernelNodeSetParams: another function than the node's");
     DEMAND(!memcmp(given->grid, old->grid, sizeof old->grid) || fast || old->cluster == 1,
@@ -562,10 +694,11 @@ Result cuGraphExecKernelNodeSetParams(Handle executable, Handle handle, const Pa
                                 given->block, given->shared, cluster, given->parameters,
                                 given->extra);
     if (wrong) return wrong;
-    TELL("rebind %zu", number);
+    TELL("rebind %d", (int)(old - graph->nodes));
+    unsigned kept = old->cluster;
     if (!fast)
-        graph->nodes[number] =
-            node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
+        *old = node_of(given->entry, given->grid, given->block, given->shared, given->parameters);
+    old->cluster = kept;
     return SUCCESS;
 }
 Result cuGraphExecKernelNodeSetParams_v2(Handle executable, Handle node, const Parameters *given) {
@@ -583,12 +716,35 @@ Result cuGraphExecDestroy(Handle handle) {
     free(handle);
     return SUCCESS;
 }
+// The last nodes first, as far as they need not follow others.
+static void run_graph(Graph *graph) {
+    int *missing = calloc(graph->count, sizeof *missing);
+    for (int e = 0; e < graph->edge_count; e++) missing[graph->edges[e].to]++;
+    for (int ran = 0; ran < graph->count; ran++) {
+        int i = graph->count - 1;
+        while (missing[i]) i--;
+        Node *node = &graph->nodes[i];
+        if (node->body) {
+            int number = node->handle - FIRST_CONDITION;
+            if (!conditions[number].set) VIOLATION("a condition is asked for that nothing has set");
+            if (node->loop) while (conditions[number].value) run_graph(node->body);
+            else if (conditions[number].value) run_graph(node->body);
+            conditions[number].set = 0;
+        } else {
+            run(node);
+        }
+        missing[i] = -1;
+        for (int e = 0; e < graph->edge_count; e++)
+            if (graph->edges[e].from == i) missing[graph->edges[e].to]--;
+    }
+    free(missing);
+}
 Result cuGraphLaunch(Handle handle, Handle stream) {
     Graph *graph = handle;
     DEMAND_STREAM(stream);
     DEMAND_GRAPH(graph, EXECUTABLE);
-    TELL("replay %d", graph->count);
-    for (int i = 0; !fast && i < graph->count; i++) run(&graph->nodes[i]);
+    TELL("replay %d, edges %d", graph->count, graph->edge_count);
+    if (!fast) run_graph(graph);
     return SUCCESS;
 }
 static const int ELEMENT_BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // of UINT8 .. TFLOAT32_FTZ
@@ -637,6 +793,7 @@ Result cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t
     // As a driver does: of functions that have changed, the form of the version that is asked for.
     if (version >= 12000 && !strcmp(name, "cuGetProcAddress")) name = "cuGetProcAddress_v2";
     int unknown = driver_version() < 12040 && !strcmp(name, "cuFuncGetParamInfo");
+    unknown |= driver_version() < 12030 && !strcmp(name, "cuGraphConditionalHandleCreate");
     *found = unknown ? NULL : dlsym(dlopen(here.dli_fname, RTLD_NOW), name);
     if (status) *status = !*found;
     return *found ? SUCCESS : NOT_FOUND;

@@ -14,7 +14,13 @@ import pytest
 from girih.hlo.errors import CompilerBug, UserError
 from girih.runtime.devices import cuda
 from girih.runtime.devices.architectures import parse_architecture
-from girih.runtime.devices.driver import Code, LaunchConfiguration, OutOfMemory, TensorMapBox
+from girih.runtime.devices.driver import (
+    Code,
+    LaunchConfiguration,
+    OutOfMemory,
+    TensorMapBox,
+    chain,
+)
 
 SUCCESS = SimpleNamespace(name="CUDA_SUCCESS")
 
@@ -327,7 +333,7 @@ def test_tensor_maps(bindings, driver, monkeypatch):
 def test_graphs(bindings, driver):
     plain, clustered = start(), start(1024, (2, 1, 1))
     launches = [driver.prepare(11, plain, [bytes(8)]), driver.prepare(12, clustered, [b"12345678"])]
-    graph = driver.graph(launches)
+    graph = driver.graph(launches, chain(len(launches)))
     first, second = bindings.asked("cuGraphAddKernelNode")
     assert first[:3] == (15, [], 0) and second[:3] == (15, [16], 1)
     node = second[3]
@@ -350,7 +356,7 @@ def test_graphs(bindings, driver):
 def test_a_graph_that_is_refused_is_destroyed(bindings, driver):
     bindings.fails["cuGraphInstantiate"] = "CUDA_ERROR_NOT_SUPPORTED"
     with pytest.raises(CompilerBug, match="it went wrong"):
-        driver.graph([driver.prepare(11, start(), [])] * 2)
+        driver.graph([driver.prepare(11, start(), [])] * 2, chain(2))
     assert bindings.calls[-1] == ("cuGraphDestroy", (15,))
 
 

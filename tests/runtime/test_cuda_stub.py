@@ -96,13 +96,13 @@ TOLD = [
     "node 4,1,1 of 32, shared 100000",
     "node attribute 4 = 2",
     "node 1,1,1 of 32, shared 0",
-    *["replay 2"] * 3,
+    *["replay 2, edges 1"] * 3,
     # Results on the device lie elsewhere, then the argument as well.
     "rebind 1",
-    "replay 2",
+    "replay 2, edges 1",
     "rebind 0",
     "rebind 1",
-    "replay 2",
+    "replay 2, edges 1",
     *LAUNCHES,
     *["map 9: 2 dims, 64,100 by 128, box 64,32, steps 1,1, swizzle 3"] * 256,
     "synchronize all",
@@ -145,6 +145,53 @@ def test_a_program_through_the_real_bindings(stub):
     done = run(stub, "-c", SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == TOLD
+
+
+LOOP = """
+import warnings
+import numpy as np
+from girih.hlo.signature import Signature
+from girih.specs.generated import plan_pb2
+from tests.runtime.gpu_fakes import PlanOf
+from tests.runtime.test_cuda_stub import CLUSTER, COUNT_DOWN, PTX
+
+# while n-- > 0: y = (y + x) + 1, or (y + x) + 2 where odd says so
+plan = PlanOf().inputs(x=16, n=4, odd=1).outputs(y=16).buffer("t", plan_pb2.ARENA, 16)
+plan.buffer("c", plan_pb2.ARENA, 1, offset=256)
+plan.run("add", "x", "x", "y").run("count_down", "n", "c").branch("c", 9)
+plan.run("add", "y", "x", "t").branch("odd", 7).run("add_one", "t", "t").jump(7)
+plan.run("add_one", "t", "y").jump(1).results("y").plan.schedule = "graph"
+types = [((4,), "f32"), ((), "i32"), ((), "i1")], [((4,), "f32")]
+image = PTX.replace(CLUSTER, "") + COUNT_DOWN
+program = plan.program(Signature.plain(*types), None, image=image.encode())
+x = np.arange(4, dtype=np.float32)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for turns in (3, 0, 5):
+        for odd in (False, True):
+            given = x + turns, np.int32(turns), np.bool_(odd)
+            expected = given[0] * (2 + turns) + turns * (1 + odd)
+            assert program(*given)[0].tolist() == expected.tolist(), (turns, odd)
+            kept = program.on_device(*given)
+            assert kept[0].numpy().tolist() == expected.tolist(), (turns, odd)
+print([str(one.message) for one in caught], program.events)
+"""
+CLUSTER = " .reqnctapercluster 2, 1, 1"
+COUNT_DOWN = """.visible .entry count_down(.param .u64 n, .param .u64 c) .reqntid 32, 1, 1
+{ }
+"""
+
+
+@pytest.mark.parametrize("version", ["12020", "12030", "13000"])
+def test_loops_and_branches_are_conditional_nodes(stub, version):
+    done = run(stub, "-c", LOOP, STUB_VERSION=version)
+    assert done.returncode == 0 and "VIOLATION" not in done.stderr, done.stderr
+    told = {line for line in done.stderr.splitlines() if line.startswith("conditional")}
+    if version == "12020":
+        assert not told and "no graphs that decide in loops and branches" in done.stdout
+    else:
+        assert told == {"conditional while", "conditional if"} and done.stdout.startswith("[]")
+        assert "'launches': 0, 'graph_launches': 12" in done.stdout
 
 
 EQUAL_STARTS = """
@@ -215,7 +262,8 @@ PLANTED = {
     "no event": "cuda.cuStreamWaitEvent(0, 0x88888, 0)",
     "events without times": "cuda.cuEventElapsedTime(*[cuda.cuEventCreate(2)[1]] * 2)",
     "lacks its attribute, clusters of 2": "graph(attribute=False)",
-    "does not follow the last node": "graph(after=False)",
+    "it follows no node of the graph": "graph(after=False)",
+    "it follows a node twice": "graph(twice=True)",
     "another function than the node's": "graph(other=True)",
     "no node of the graph": "graph(foreign=True)",
     "232449 bytes of shared memory": "cuda.cuFuncSetAttribute(entry, shared_attribute, 232449)",
@@ -226,7 +274,7 @@ import cuda.bindings.driver as cuda
 from girih.runtime.devices import cuda as ours
 from girih.runtime.devices.architectures import parse_architecture
 from girih.runtime.devices.cuda import find_gpus
-from girih.runtime.devices.driver import Code, LaunchConfiguration
+from girih.runtime.devices.driver import Code, GraphNode, LaunchConfiguration, chain
 from tests.runtime.test_cuda_stub import PTX
 
 (gpu,) = find_gpus()
@@ -257,25 +305,29 @@ def launch(grid=(2, 1, 1), block=(32, 1, 1), cluster=(2, 1, 1), shared=0, count=
         places[1] += skew
     gpu.launch(prepared, stream)
 
-def graph(attribute=True, after=True, other=False, foreign=False):
+def graph(attribute=True, after=True, twice=False, other=False, foreign=False):
     if not attribute:
         gpu._set_cluster = lambda *_: None
     made = cuda.cuGraphCreate(0)[1]
     clustered = gpu.prepare(entry, start, words[:2])
+    nodes = chain(2)
     if not after:
-        for _ in range(2):
-            cuda.cuGraphAddKernelNode(made, [], 0, gpu._parameters_of(clustered))
-    finished = gpu.graph([clustered, clustered])
+        stranger = cuda.cuGraphAddKernelNode(made, [], 0, gpu._parameters_of(clustered))[1]
+        second = cuda.cuGraphCreate(0)[1]
+        cuda.cuGraphAddKernelNode(second, [stranger], 1, gpu._parameters_of(clustered))
+    if twice:
+        nodes[1] = GraphNode((0, 0), 1)
+    finished = gpu.graph([clustered, clustered], nodes)
     if foreign:
-        nodes = gpu.graph([clustered, clustered]).nodes
-        gpu.rebind(finished._replace(nodes=nodes), 0, clustered)
+        others = gpu.graph([clustered, clustered], nodes).nodes
+        gpu.rebind(finished._replace(nodes=others), 0, clustered)
     if other:
         single = LaunchConfiguration("add", (2, 1, 1), (32, 1, 1), (1, 1, 1), 0)
         gpu.rebind(finished, 0, gpu.prepare(plain, single, words))
 
 encode(made)
 launch()
-gpu.destroy_graph(gpu.graph([gpu.prepare(entry, start, words[:2])] * 2))
+gpu.destroy_graph(gpu.graph([gpu.prepare(entry, start, words[:2])] * 2, chain(2)))
 for number, planted in enumerate(sys.argv[1:]):
     child = os.fork()  # each on a library that nothing was planted in
     if not child:

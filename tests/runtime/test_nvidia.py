@@ -136,23 +136,60 @@ def grow(gpu: FakeGpu, y: int) -> None:
     gpu.floats(y, 4)[...] += 1
 
 
-@pytest.mark.parametrize("graphs", [False, True])
-def test_a_loop(graphs):
+@pytest.mark.parametrize(
+    ("graphs", "schedule"),
+    [(False, ""), (True, ""), (True, "launches"), (True, "host"), (True, "graph")],
+)
+def test_a_loop(graphs, schedule):
     device = FakeGpu(graphs, countdown=countdown, copy=copy, grow=grow)
     signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
-    program = loop().program(signature, device)
+    plan = loop()
+    plan.plan.schedule = schedule
+    program = plan.program(signature, device)
     for count in (3, 0, 7, 5):
         assert program(COUNT, np.int32(count))[0].tolist() == (COUNT + count).tolist()
+    events = program.events
+    assert (events["graph_launches"] == 0) == (not graphs or schedule == "launches")
+    if schedule == "graph":  # the result is all that the host gets
+        assert events == {
+            "launches": 0, "graph_launches": 4, "nodes": 4 * 8, "edges": 4 * 6,
+            "copies_to_host": 4, "synchronisations": 4,
+        }  # fmt: skip
 
 
+def test_a_driver_without_conditional_nodes_lets_the_host_decide():
+    signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
+    for required in (False, True):
+        plan, device = loop(), FakeGpu(countdown=countdown, copy=copy, grow=grow)
+        device.conditional = False
+        plan.plan.schedule, plan.plan.schedule_required = "graph", required
+        program = plan.program(signature, device)
+        if required:
+            with pytest.raises(
+                UserError, match="strict: Fake: its driver has no graphs that decide"
+            ):
+                program(COUNT, np.int32(2))
+        else:
+            with pytest.warns(UserWarning, match="the host decides, schedule 'host'"):
+                assert program(COUNT, np.int32(2))[0].tolist() == (COUNT + 2).tolist()
+
+
+def test_a_schedule_that_this_runtime_does_not_know():
+    plan = two_steps()
+    plan.plan.schedule = "upside down"
+    with pytest.raises(UserError, match="asks for the schedule 'upside down'; compile it again"):
+        plan.program(flat(1, 1), gpu())(COUNT)
+
+
+@pytest.mark.parametrize("schedule", ["host", "graph"])
 @pytest.mark.parametrize(("index", "expected"), [(0, 10), (1, 20), (2, 30), (-1, 30), (99, 30)])
-def test_a_switch_takes_the_last_target_where_the_index_is_none(index, expected):
+def test_a_switch_takes_the_last_target_where_the_index_is_none(index, expected, schedule):
     def put(gpu: FakeGpu, y: int, number: int) -> None:
         gpu.floats(y, 4)[...] = number
 
     plan = PlanOf().inputs(i=4).outputs(y=16).switch("i", 1, 3, 5)
     plan.run("put", "y", numbers=(10,)).jump(6).run("put", "y", numbers=(20,)).jump(6)
-    plan.run("put", "y", numbers=(30,)).results("y")
+    plan.run("put", "y", numbers=(30,)).results("y").plan.schedule = schedule
     signature = Signature.plain([((), "i32")], [((4,), "f32")])
     program = plan.program(signature, FakeGpu(put=put))
     assert program(np.int32(index))[0].tolist() == [expected] * 4

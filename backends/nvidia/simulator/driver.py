@@ -8,6 +8,7 @@ when they die. Memory that was given back is never handed out again, so its use 
 from __future__ import annotations
 
 import os
+import random
 import threading
 import warnings
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ class SimulatedGpu:
     class for memory that is lacking (size, free, total)."""
 
     graphs = False
+    conditional = True
     simulated = True
     ordinal = 0
 
@@ -71,6 +73,7 @@ class SimulatedGpu:
             multiprocessors=architecture.multiprocessors,
         )
         self.mode, self.seed = mode, seed
+        self._drawn = random.Random(seed)
         self.memory = GlobalMemory()
         self._out_of_memory = out_of_memory
         self._sizes: dict[int, int] = {}
@@ -216,7 +219,11 @@ class SimulatedGpu:
             warnings.warn(str(fault), stacklevel=2)
         return report
 
-    def graph(self, launches: Sequence[Any]) -> Any:
+    def choose(self, ready: Sequence[int]) -> int:
+        """The last one, or, with a seed, any."""
+        return self._drawn.choice(ready) if self.seed else max(ready)
+
+    def graph(self, launches: Sequence[Any], nodes: Sequence[Any]) -> Any:
         raise CompilerBug("a simulated GPU has no graphs")
 
     def rebind(self, graph: Any, number: int, prepared: Any) -> None:

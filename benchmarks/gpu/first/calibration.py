@@ -15,6 +15,7 @@ import numpy as np
 
 from girih.backends.nvidia.launch import Immediate, KernelCode, KernelMemory, Launch
 from girih.backends.nvidia.target import NvidiaTarget, target
+from girih.runtime.devices.driver import chain
 
 from .clock import seconds, several
 from .trial import Ready, Session, Trial, made
@@ -138,7 +139,7 @@ def launches(driver: Any) -> dict[str, Any]:
         with Session(driver, ready) as session:
             found[f"{name}_launch"] = several(driver, session.stream, session.launch, count)
             if driver.graphs:
-                graph = driver.graph(session.prepared * 100)
+                graph = driver.graph(session.prepared * 100, chain(len(session.prepared) * 100))
                 try:
 
                     def replay(graph: Any = graph, stream: Any = session.stream) -> None:

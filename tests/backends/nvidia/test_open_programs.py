@@ -20,7 +20,8 @@ from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import BF16, F16, F32, I32, TensorType
 from girih.options import Options
-from girih.runtime.devices.driver import OutOfMemory
+from girih.runtime.devices.driver import GraphNode, OutOfMemory
+from girih.runtime.devices.edges import latest_first
 from girih.runtime.program import Program
 
 from ...optimizer.tiles.open_programs import attention
@@ -124,18 +125,19 @@ class _WithGraphs(SimulatedGpu):
         self.log.append(f"allocate {size}")
         return super().allocate(size, stream)
 
-    def graph(self, launches: Sequence[Any]) -> Any:
+    def graph(self, launches: Sequence[Any], nodes: Sequence[GraphNode]) -> Any:
         self.log.append("graph")
-        return list(launches)
+        return list(launches), [*latest_first([node.after for node in nodes])]
 
     def rebind(self, graph: Any, number: int, prepared: Any) -> None:
         self.log.append(f"rebind {number}")
-        graph[number] = prepared
+        graph[0][number] = prepared
 
     def replay(self, graph: Any, stream: Any) -> None:
         self.log.append("replay")
-        for prepared in graph:
-            self.launch(prepared, stream)
+        launches, order = graph
+        for number in order:
+            self.launch(launches[number], stream)
 
     def destroy_graph(self, graph: Any) -> None:
         """Nothing was made."""
