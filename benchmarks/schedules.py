@@ -1,6 +1,6 @@
 """Ways to run a program: the same bits by all of them, and what each asks a GPU's driver for.
 
-    python benchmarks/schedules.py [--programs 200] [--first 0] [--models gpt2,bert-base] [--layers N]
+    python benchmarks/schedules.py [--programs 200] [--first 0] [--models gpt2] [--layers N]
 
 Generated programs with loops and branches run on the CPU and in the simulator, by every schedule;
 results have to be equal. Models are compiled for the simulator's target and run on a driver that

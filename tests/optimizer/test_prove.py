@@ -82,3 +82,22 @@ def test_every_plan_that_was_made_is_right() -> None:
         plan, results = random_plan(seed)
         assert is_safe(plan, results), seed
         prove(plan, results)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_scratch_is_memory_that_its_step_writes(shared: bool) -> None:
+    """Two steps that need nothing of each other, on a GPU, whose scratch may be the same."""
+    plan = plan_pb2.Plan()
+    for at in range(2):
+        plan.buffers.add(place=plan_pb2.OUTPUT, index=at, bytes=UNIT)
+        place = 0 if shared else at * UNIT
+        plan.buffers.add(place=plan_pb2.ARENA, offset=place, bytes=UNIT)
+        run = plan.steps.add().run
+        run.arguments.add(buffer=2 * at)
+        run.scratch.buffer, run.signal = 2 * at + 1, at + 1
+    plan.ranges.add(first=0, steps=2)
+    if shared:
+        with pytest.raises(CompilerBug, match="step 1 may begin before step 0 is complete"):
+            prove(plan, {0: 1, 1: 1})
+        plan.steps[1].run.waits.add(counter=0, threshold=1)
+    prove(plan, {0: 1, 1: 1})
