@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .driver import Condition, GraphNode
 from .edges import launch_edges, step_edges
 from .gpu_steps import KernelStep, Where
-from .regions import Again, Branch, Loop, Region, Stretch
+from .regions import Again, BranchRegion, LoopRegion, Region, Stretch
 
 
 class Sets(NamedTuple):
@@ -55,7 +55,7 @@ class GraphNodes:
                 where, handle = item.where, self.handle_of(item.loop)
                 condition = Condition(handle, 0, 1, 1, 2)
                 before = (self.add(made, Sets(condition, where), before),)
-            elif isinstance(item, Loop):
+            elif isinstance(item, LoopRegion):
                 handle = self.handle_of(item.number)
                 made.append(GraphNode(before, handle=handle, loop=True, body=self.of(item.body)))
                 before = (len(made) - 1,)
@@ -77,7 +77,7 @@ class GraphNodes:
         return tuple(first + n for n in range(len(edges)) if n not in followed)
 
     def branch(
-        self, made: list[GraphNode], item: Branch, before: tuple[int, ...]
+        self, made: list[GraphNode], item: BranchRegion, before: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Adds a conditional node for each arm that does something. None of them begins before the
         conditions of all are set: an arm may write what they are read from."""

@@ -109,7 +109,10 @@ class _PlanReader:
             self.weight_bytes += aligned(array.nbytes)
         self.homes = [self.home(buffer) for buffer in plan.buffers]
         dead = self.dying()
-        self.counted = {step.run.signal: n for n, step in enumerate(plan.steps) if step.run.signal}
+        counted = [(step.run.signal, n) for n, step in enumerate(plan.steps) if step.run.signal]
+        self.counted = dict(counted)
+        if len(self.counted) < len(counted):
+            raise malformed("several steps have one counter")
         pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
         first = list(accumulate(map(len, pieces), initial=0))
         steps = tuple(_moved(step, first) for piece in pieces for step in piece)

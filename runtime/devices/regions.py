@@ -31,7 +31,7 @@ class Again(NamedTuple):
     where: Where | None
 
 
-class Branch(NamedTuple):
+class BranchRegion(NamedTuple):
     """Takes the arm of that number: a boolean's or an index's, `size` bytes at `where`."""
 
     where: Where
@@ -39,14 +39,14 @@ class Branch(NamedTuple):
     arms: tuple[Region, ...]
 
 
-class Loop(NamedTuple):
+class LoopRegion(NamedTuple):
     """Runs its body as long as what was said last says so (`Again`)."""
 
     number: int
     body: Region
 
 
-Region = tuple[Stretch | Again | Branch | Loop, ...]
+Region = tuple[Stretch | Again | BranchRegion | LoopRegion, ...]
 
 
 class NoRegions(UserError):
@@ -55,10 +55,10 @@ class NoRegions(UserError):
 
 def regions(steps: Sequence[Step]) -> Region:
     """The steps as regions; NoRegions where processes exchange, or jumps lead anywhere."""
-    return _Reader(steps).read(0, len(steps))
+    return _RegionReader(steps).read(0, len(steps))
 
 
-class _Open(NamedTuple):
+class _OpenLoop(NamedTuple):
     """A loop that is being read: its first step, the jump back to that, and where it leads to."""
 
     number: int
@@ -67,7 +67,7 @@ class _Open(NamedTuple):
     left: int
 
 
-class _Reader:
+class _RegionReader:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps, self.numbers = steps, itertools.count()
         self.backs: dict[int, int] = {}  # first steps of loops -> the jump back
@@ -76,11 +76,11 @@ class _Reader:
                 if step.target in self.backs:
                     raise NoRegions(f"step {step.target} begins two loops")
                 self.backs[step.target] = at
-        self.open: list[_Open] = []
+        self.open: list[_OpenLoop] = []
 
     def read(self, at: int, stop: int) -> Region:
         """From a step until `stop`, or until the turn of the loop that is open ends."""
-        found: list[Stretch | Again | Branch | Loop] = []
+        found: list[Stretch | Again | BranchRegion | LoopRegion] = []
         while at != stop:
             if not 0 <= at < len(self.steps) or 0 <= stop < at:
                 raise NoRegions(f"step {at} is reached from another region")
@@ -125,14 +125,14 @@ class _Reader:
     def loop(self, begin: int) -> tuple[Region, int]:
         """What stands before a loop that begins at a step, and it; where control goes on."""
         number, back = next(self.numbers), self.backs[begin]
-        self.open.append(_Open(number, begin, back, -1))
+        self.open.append(_OpenLoop(number, begin, back, -1))
         head, at = self.head()
         step = self.steps[at]
         assert isinstance(step, Choose)
         self.open[-1] = self.open[-1]._replace(left=step.targets[0])
         body = self.read(step.targets[1], -1)
         left = self.open.pop().left
-        return (*head, Again(number, step.where), Loop(number, body)), left
+        return (*head, Again(number, step.where), LoopRegion(number, body)), left
 
     def head(self) -> tuple[Region, int]:
         """What the condition of the open loop needs, and the step that asks for it."""
@@ -164,7 +164,7 @@ class _Reader:
             raise NoRegions(f"step {at} leaves its loop to where its first turn does not")
         return (*head, Again(self.open[-1].number, step.where))
 
-    def way_out(self, step: Choose, at: int) -> Branch:
+    def way_out(self, step: Choose, at: int) -> BranchRegion:
         """A branch that leaves the open loop in the midst of a turn."""
         one = self.open[-1]
         left, on = (*step.targets, -1)[:2]
@@ -173,11 +173,11 @@ class _Reader:
         self.open.pop()  # what follows is outside of it
         leaving = self.read(left, one.left)
         self.open.append(one)
-        return Branch(
+        return BranchRegion(
             step.where, step.size, ((*leaving, Again(one.number, None)), self.read(on, -1))
         )
 
-    def arms(self, step: Choose) -> tuple[Branch, int]:
+    def arms(self, step: Choose) -> tuple[BranchRegion, int]:
         """A branch whose arms meet again, and where they do."""
         begins = sorted(set(step.targets))
         joins = {self.joined(begin - 1) for begin in begins[1:]} or {begins[0]}
@@ -185,7 +185,7 @@ class _Reader:
             raise NoRegions(f"the arms of a branch to step {begins[0]} do not meet")
         (join,) = joins
         arms = {begin: self.read(begin, join) for begin in begins}
-        return Branch(step.where, step.size, tuple(arms[one] for one in step.targets)), join
+        return BranchRegion(step.where, step.size, tuple(arms[one] for one in step.targets)), join
 
     def joined(self, at: int) -> int:
         """Where the arm that ends with a step goes on."""

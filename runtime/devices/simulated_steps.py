@@ -14,7 +14,7 @@ from .driver import Counted, Counters, LaunchArray, Simulator
 from .edges import latest_first, step_edges
 from .gpu_steps import KernelStep, Where, chosen
 from .launches import ARENA, Step
-from .regions import Again, Branch, Region, Stretch
+from .regions import Again, BranchRegion, Region, Stretch
 
 
 class Mark(NamedTuple):
@@ -54,7 +54,7 @@ class SimulatedSteps:
                 self.goes_on[item.loop] = (
                     item.where is not None and self.value(item.where, 1, 2) > 0
                 )
-            elif isinstance(item, Branch):
+            elif isinstance(item, BranchRegion):
                 self.region(item.arms[self.value(item.where, item.size, len(item.arms))])
             else:
                 while self.goes_on[item.number]:

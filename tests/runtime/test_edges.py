@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+from girih.hlo.errors import UserError
 from girih.runtime.devices.edges import latest_first, launch_edges, step_edges
 from girih.runtime.devices.gpu_steps import KernelStep, Where
 from girih.specs.generated import plan_pb2
@@ -85,6 +86,20 @@ def test_steps_that_nothing_orders_run_in_any_order():
         "launches": 3, "graph_launches": 2, "nodes": 6, "edges": 4,
         "copies_to_host": 3, "synchronisations": 3,
     }  # fmt: skip
+
+
+def test_counters_that_are_nobodys_or_of_several_steps():
+    for change, said in (
+        (
+            lambda plan: plan.steps[2].run.waits.add(counter=7, threshold=1),
+            "a counter that no step",
+        ),
+        (lambda plan: setattr(plan.steps[1].run, "signal", 1), "several steps have one counter"),
+    ):
+        plan = diamond()
+        change(plan.plan)
+        with pytest.raises(UserError, match=said):
+            plan.program(flat(1, 1), FakeGpu(plus=print, add=print))(np.zeros(4, np.float32))
 
 
 def test_what_one_memory_of_scratch_is_for_is_in_order():

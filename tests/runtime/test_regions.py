@@ -8,7 +8,7 @@ import pytest
 
 from girih.hlo.signature import Signature
 from girih.runtime.devices.gpu_steps import Choose, Jump, KernelStep, Where
-from girih.runtime.devices.regions import Loop, NoRegions, regions
+from girih.runtime.devices.regions import LoopRegion, NoRegions, regions
 from girih.specs.generated import plan_pb2
 
 from .gpu_fakes import FakeGpu, PlanOf
@@ -176,9 +176,9 @@ def test_a_loop_has_its_condition_before_it_and_at_the_end_of_each_turn():
         "Stretch",
         "Stretch",
         "Again",
-        "Loop",
+        "LoopRegion",
         "Stretch",
     ]
     loop = found[3]
-    assert isinstance(loop, Loop)
+    assert isinstance(loop, LoopRegion)
     assert [type(item).__name__ for item in loop.body] == ["Stretch", "Stretch", "Again"]
