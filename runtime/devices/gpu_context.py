@@ -16,7 +16,7 @@ from .driver import Condition, Counters, GraphNode, Simulator, is_simulator
 from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started, chosen
 from .graph_nodes import GraphNodes, Sets, sizes_of
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
-from .regions import Region, Stretch
+from .regions import Region, StepRange
 from .resources import DeviceMemory, Moment, Stream, order
 from .simulated_steps import Mark as _Mark
 from .simulated_steps import SimulatedSteps
@@ -347,7 +347,7 @@ class NvidiaContext:
         """The launches of a stretch."""
         found = self._stretches.get(begin)
         if found is None:
-            found = self._graph(begin, (Stretch(begin, end),))
+            found = self._graph(begin, (StepRange(begin, end),))
         return found
 
     def _graph(self, begin: int, region: Region) -> _Launches:

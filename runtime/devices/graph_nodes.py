@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .driver import Condition, GraphNode
 from .edges import launch_edges, step_edges
 from .gpu_steps import KernelStep, Where
-from .regions import Again, BranchRegion, LoopRegion, Region, Stretch
+from .regions import Again, BranchRegion, LoopRegion, Region, StepRange
 
 
 class Sets(NamedTuple):
@@ -49,7 +49,7 @@ class GraphNodes:
         made: list[GraphNode] = []
         before: tuple[int, ...] = ()  # the last nodes
         for item in region:
-            if isinstance(item, Stretch):
+            if isinstance(item, StepRange):
                 before = self.stretch(made, item, before) or before
             elif isinstance(item, Again):
                 where, handle = item.where, self.handle_of(item.loop)
@@ -64,7 +64,7 @@ class GraphNodes:
         return tuple(made)
 
     def stretch(
-        self, made: list[GraphNode], item: Stretch, before: tuple[int, ...]
+        self, made: list[GraphNode], item: StepRange, before: tuple[int, ...]
     ) -> tuple[int, ...]:
         """Adds the launches of steps; those that no other one of them follows."""
         works = [step for step in self.steps[item.begin : item.end] if isinstance(step, KernelStep)]

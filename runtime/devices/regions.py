@@ -17,7 +17,7 @@ from .gpu_steps import Choose, Jump, KernelStep, Where
 from .launches import Step
 
 
-class Stretch(NamedTuple):
+class StepRange(NamedTuple):
     """Steps [begin, end), all of which run kernels."""
 
     begin: int
@@ -46,7 +46,7 @@ class LoopRegion(NamedTuple):
     body: Region
 
 
-Region = tuple[Stretch | Again | BranchRegion | LoopRegion, ...]
+Region = tuple[StepRange | Again | BranchRegion | LoopRegion, ...]
 
 
 class NoRegions(UserError):
@@ -80,7 +80,7 @@ class _RegionReader:
 
     def read(self, at: int, stop: int) -> Region:
         """From a step until `stop`, or until the turn of the loop that is open ends."""
-        found: list[Stretch | Again | BranchRegion | LoopRegion] = []
+        found: list[StepRange | Again | BranchRegion | LoopRegion] = []
         while at != stop:
             if not 0 <= at < len(self.steps) or 0 <= stop < at:
                 raise NoRegions(f"step {at} is reached from another region")
@@ -90,7 +90,7 @@ class _RegionReader:
                 found += items
             elif isinstance(step, KernelStep):
                 end = self.end(at, stop)
-                found.append(Stretch(at, end))
+                found.append(StepRange(at, end))
                 at = end
             elif isinstance(step, Jump) and step.target <= at:
                 if not self.open or self.open[-1].back != at:
@@ -150,7 +150,7 @@ class _RegionReader:
                 items = (arms,)
             elif isinstance(step, KernelStep):
                 end = self.end(at, -1)
-                items, at = (Stretch(at, end),), end
+                items, at = (StepRange(at, end),), end
             else:
                 raise NoRegions(f"step {at}: a loop without a condition")
             found += items

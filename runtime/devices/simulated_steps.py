@@ -14,7 +14,7 @@ from .driver import Counted, Counters, LaunchArray, Simulator
 from .edges import latest_first, step_edges
 from .gpu_steps import KernelStep, Where, chosen
 from .launches import ARENA, Step
-from .regions import Again, BranchRegion, Region, Stretch
+from .regions import Again, BranchRegion, Region, StepRange
 
 
 class Mark(NamedTuple):
@@ -48,7 +48,7 @@ class SimulatedSteps:
     def region(self, region: Region) -> None:
         """Runs it as a graph with conditional nodes does."""
         for item in region:
-            if isinstance(item, Stretch):
+            if isinstance(item, StepRange):
                 self.stretch(item.begin, item.end, False)
             elif isinstance(item, Again):
                 self.goes_on[item.loop] = (

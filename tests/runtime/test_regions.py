@@ -173,12 +173,12 @@ def test_steps_that_do_not_nest(steps, said):
 def test_a_loop_has_its_condition_before_it_and_at_the_end_of_each_turn():
     found = regions([kernel(), kernel(), choose(5, 3), kernel(), Jump(1), kernel()])
     assert [type(item).__name__ for item in found] == [
-        "Stretch",
-        "Stretch",
+        "StepRange",
+        "StepRange",
         "Again",
         "LoopRegion",
-        "Stretch",
+        "StepRange",
     ]
     loop = found[3]
     assert isinstance(loop, LoopRegion)
-    assert [type(item).__name__ for item in loop.body] == ["Stretch", "Stretch", "Again"]
+    assert [type(item).__name__ for item in loop.body] == ["StepRange", "StepRange", "Again"]
