@@ -72,11 +72,13 @@ def main() -> None:
     if asked.programs:
         console.print(f"{asked.programs} programs give the same bits by all schedules")
     table = Table("model", "schedule", *EVENTS)
-    for name in filter(None, asked.models.split(",")):
+    models = [*filter(None, asked.models.split(","))]
+    for name in models:
         for schedule in SCHEDULES[1:]:
             found = counts(name, asked.layers, schedule)
             table.add_row(name, schedule, *map(str, found.values()))
-    console.print(table)
+    if models:
+        console.print(table)
 
 
 main()

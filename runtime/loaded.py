@@ -361,7 +361,8 @@ class LoadedProgram:
     def events(self) -> Mapping[str, int]:
         """What all calls so far have asked a GPU for: `launches` of kernels and `graph_launches` by
         the host, `nodes` and `edges` of the graphs that it launched, `copies_to_host` and
-        `synchronisations`, where it waits for the device. Empty on a CPU, where a call is one."""
+        `synchronisations`, where it waits for the device; a simulated one starts each kernel by
+        itself, but for schedule "graph". Empty on a CPU, where a call is one."""
         return self._opened().events()
 
     @property
