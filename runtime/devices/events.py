@@ -13,7 +13,7 @@ class EventLog:
     the device, and waits for it."""
 
     def __init__(self) -> None:
-        self._counts = dict.fromkeys(EVENTS, 0)
+        self._counts: dict[str, int] = dict.fromkeys(EVENTS, 0)
         self._lock = threading.Lock()
 
     def add(self, **counts: int) -> None:

@@ -54,7 +54,8 @@ class NoRegions(UserError):
 
 
 def regions(steps: Sequence[Step]) -> Region:
-    """The steps as regions; NoRegions where processes exchange, or jumps lead anywhere."""
+    """The steps as regions; NoRegions where processes exchange (which the compiler refuses before, by
+    line), or jumps lead anywhere."""
     return _RegionReader(steps).read(0, len(steps))
 
 
@@ -106,7 +107,7 @@ class _RegionReader:
                 arms, at = self.arms(step)
                 found.append(arms)
             else:
-                raise NoRegions(f"{step.what}: processes exchange, which no graph of kernels does")
+                raise NoRegions(f"step {at}: processes exchange, which no graph of kernels does")
         return tuple(found)
 
     def end(self, at: int, stop: int) -> int:

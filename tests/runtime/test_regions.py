@@ -7,6 +7,7 @@ import random
 import pytest
 
 from girih.hlo.signature import Signature
+from girih.runtime.devices.exchanges import Communicate
 from girih.runtime.devices.gpu_steps import Choose, Jump, KernelStep, Where
 from girih.runtime.devices.regions import LoopRegion, NoRegions, regions
 from girih.specs.generated import plan_pb2
@@ -162,6 +163,7 @@ def choose(*targets: int, size: int = 1) -> Choose:
         ([choose(2, 1), kernel(), kernel()], "step 1 ends no arm of a branch"),
         ([choose(4, 1), Jump(0), Jump(0), kernel()], "step 0 begins two loops"),
         ([choose(3, 1, size=4), kernel(), Jump(0), kernel()], "leaves a loop by an index"),
+        ([kernel(), Communicate("", "", (), ())], "step 1: processes exchange"),
         ([choose(9, 1), kernel(), Jump(0)], "step 9 is reached from another region"),
     ],
 )  # fmt: skip
