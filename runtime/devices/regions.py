@@ -54,8 +54,8 @@ class NoRegions(UserError):
 
 
 def regions(steps: Sequence[Step]) -> Region:
-    """The steps as regions; NoRegions where processes exchange (which the compiler refuses before, by
-    line), or jumps lead anywhere."""
+    """The steps as regions; NoRegions where processes exchange (which the compiler refuses
+    before, by line), or jumps lead anywhere."""
     return _RegionReader(steps).read(0, len(steps))
 
 
