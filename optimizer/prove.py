@@ -289,7 +289,7 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
             writes.append(access.write)
     who, where, low, high, wrote = map(np.array, (owners, numbers, begins, ends, writes))
     earlier = _earlier(program)
-    ways: dict[int, set[int]] = {}
+    doubtful: dict[int, int] = {}  # of a step, those after it of which `_Knowledge` cannot say
     for number, accesses in enumerate(program.accesses):
         conflicts = np.zeros(program.count, bool)
         for access in accesses:
@@ -300,13 +300,13 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
             conflicts[who[beside]] = True
         packed = int.from_bytes(np.packbits(conflicts, bitorder="little").tobytes(), "little")
         for other in _bits(packed & earlier[number] & ~known[number]):
-            if other not in ways:
-                ways[other] = _known_on_all_ways(program, other)
-            if number not in ways[other]:
-                raise CompilerBug(
-                    f"step {number} may begin before step {other} is complete, and both touch the "
-                    "same memory"
-                )
+            doubtful[other] = doubtful.get(other, 0) | BIT << number
+    for other, numbers in doubtful.items():
+        for number in _bits(_unknown_on_a_way(program, other, numbers)):
+            raise CompilerBug(
+                f"step {number} may begin before step {other} is complete, and both touch the "
+                "same memory"
+            )
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -316,29 +316,33 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= bit
 
 
-def _known_on_all_ways(program: _Program, target: int) -> set[int]:
-    """The steps that begin when all runs so far of `target` are complete, found way by way: a state
-    is a set of steps of which each, once it is complete, began after them. Where ways meet, all of
-    their sets are kept; `_Knowledge` loses there that it may be another step on each way."""
+def _unknown_on_a_way(program: _Program, target: int, asked: int) -> int:
+    """Of the asked steps, as bits, those that may begin before all runs so far of `target` are
+    complete, found way by way: a state is a set of steps of which each, once it is complete, began
+    after them. Where ways meet, all of their sets are kept; `_Knowledge` loses there that it may be
+    another step on each way."""
     always = BIT << program.count  # every worker has seen it
     valid = [
         sum(BIT << q for q in {q for q, t in waits if t or _comes_after(program, q, number)})
         for number, waits in enumerate(program.waits)
     ]
+    branches = [
+        program.kind(number) in ("branch_if_false", "switch") and not program.action(number).each
+        for number in range(program.count)
+    ]
+    matters = _matters(program, asked, valid, branches)
     states: dict[int, set[int]] = {0: {always}}
     changed = [0]
-    unknown: set[int] = set()
+    unknown = 0
     while changed:
         number = changed.pop()
         after: set[int] = set()
         meets = program.meets(number)
-        action = program.action(number)
-        branches = program.kind(number) in ("branch_if_false", "switch") and not action.each
         for seen in states[number]:
             known = meets or seen & (always | valid[number])
             if not known:
-                unknown.add(number)
-            if meets or (branches and (known or not program.waits[number])):
+                unknown |= BIT << number
+            if meets or (branches[number] and (known or not program.waits[number])):
                 seen |= always
             if number == target:
                 seen = BIT << number
@@ -348,11 +352,34 @@ def _known_on_all_ways(program: _Program, target: int) -> set[int]:
         for following in program.after[number]:
             if following < program.count:
                 before = states.setdefault(following, set())
-                kept = _least(before | after)
+                # Who has seen it needs to know no more.
+                new = {always if one & always else one & matters[following] for one in after}
+                kept = _least(before | new)
                 if kept != before:
                     states[following] = kept
                     changed.append(following)
-    return set(states) - unknown
+    return unknown & asked
+
+
+def _matters(
+    program: _Program, asked: int, valid: Sequence[int], branches: Sequence[bool]
+) -> list[int]:
+    """Where control comes to each step, the steps, as bits, of which it may matter to the asked
+    ones, or to a branch, what is known when they are complete."""
+    found = [0] * program.count
+    changed = True
+    while changed:
+        changed = False
+        for number in reversed(range(program.count)):
+            later = 0
+            for target in program.after[number]:
+                later |= found[target] if target < program.count else 0
+            own = BIT << number
+            if later & own or asked & own or branches[number]:
+                later = later & ~own | valid[number]
+            if later != found[number]:
+                found[number], changed = later, True
+    return found
 
 
 def _comes_after(program: _Program, step: int, number: int) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+import girih
 from girih.hlo.errors import CompilerBug
 from girih.optimizer.prove import prove
 from girih.specs.generated import plan_pb2
 
+from .control_programs import Program
 from .task_plans import UNIT, is_safe, random_plan
 
 SEEDS = range(150)
@@ -101,3 +103,9 @@ def test_scratch_is_memory_that_its_step_writes(shared: bool) -> None:
             prove(plan, {0: 1, 1: 1})
         plan.steps[1].run.waits.add(counter=0, threshold=1)
     prove(plan, {0: 1, 1: 1})
+
+
+@pytest.mark.parametrize("seed", [194, 227])
+def test_plans_of_many_branches_in_loops_are_proven(seed: int) -> None:
+    """What orders two steps is another step on each of hundreds of ways."""
+    girih.compile(Program(seed).module(), options=girih.Options(cache="off"))
