@@ -31,19 +31,21 @@ def hinders_of(in_tiles: bool) -> Hinders:
         return found[0]
 
     def computed(op: Op, operand: int, result: int) -> str:
-        if not in_tiles and (op.name == "kernel_call" or _is_tiled(op)):
-            return "whose results lie apart from what it reads on this target"
         tiled = op.name == "kernel_call"
+        if not in_tiles and (tiled or _becomes_tiles(op, result)):
+            return "whose results lie apart from what it reads on this target"
         may = (tiles_may_overwrite if tiled else may_overwrite)(op, operand, result)
         return "" if may else "which needs it until that is written"
 
     return hinders
 
 
-def _is_tiled(op: Op) -> bool:
-    """Whether it is a tile function where targets make tiles of contractions: then one result is
-    stored before what another one follows from is read."""
-    return op.name == "fusion" and op.kind == "contract" and len(op.results) > 1
+def _becomes_tiles(op: Op, result: int) -> bool:
+    """Whether a result is one of several of a contraction, which becomes a tile function where
+    targets have them: there one is stored before what another follows from is read. A window that
+    is written has to lie where the rest does."""
+    several = op.name == "fusion" and op.kind == "contract" and len(op.results) > 1
+    return several and result not in updated(op)
 
 
 def may_overwrite(op: Op, operand: int, result: int) -> bool:

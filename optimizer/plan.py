@@ -155,7 +155,7 @@ class Planner:
         if counts:
             count_runs(self.plan, self.schedule, self.places, self.own)
             self.require(WITH_RANGES)
-        elif self.on_gpu and self.fixed and runs:
+        elif self.on_gpu and self.fixed and len(runs) > 1:
             # Waits are edges of graphs there, of which a node may have any number. A runtime that
             # knows none runs one step after the other, as every order of the waits is.
             most = len(self.schedule.steps)

@@ -129,7 +129,7 @@ class ThreadValues(ABC, Generic[Elements, Tile]):
     def sum(self, offset: Offset, kind: str) -> llvm.Value:
         """A sum of numbers, an i32 or an i64."""
         f = self.f
-        total: llvm.Value = llvm.constant(kind, offset.constant)
+        total: llvm.Value = f.constant(kind, offset.constant)
         for variable, factor in offset.terms:
             one = self.number(variable) if kind == "i32" else self.integer(variable)
             total = f.add(total, f.mul(one, factor))

@@ -512,7 +512,7 @@ class Counter:
         patterns = {op.definition.pattern for op in self.group.ops}
         if not patterns.isdisjoint(("contract", "reduce")):  # row by row
             crossed = crossing(self.machine, root) * self.executors
-            self.busy = self.busy + crossed / self.tasks
+            self.busy = self.busy + crossed / np.maximum(self.tasks, 1)
 
     def whole(self, value: Value) -> Any:
         """Bytes of a tensor."""

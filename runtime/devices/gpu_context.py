@@ -91,7 +91,10 @@ class _Launches:
         `workspace.Stretch`."""
         key = context, *[bases[base] for base in self.moving]
         stretch = space.stretch(self.key)
-        launches = lambda: [c.at(bases) for c in self.cells]  # noqa: E731
+
+        def launches() -> list[Any]:
+            return [cell.at(bases) for cell in self.cells]
+
         stretch.start(key, launches, self.nodes, space.stream.handle, at_once)
 
 

@@ -342,7 +342,8 @@ def test_graphs(bindings, driver):
     assert ctypes.string_at(address, 8) == b"12345678"
     ((asked, which, value),) = bindings.asked("cuGraphKernelNodeSetAttribute")
     assert asked == 16 and which.endswith("CLUSTER_DIMENSION") and value.clusterDim.x == 2
-    driver.rebind(graph, 1, driver.prepare(12, clustered, [b"abcdefgh"]))
+    other = driver.prepare(12, clustered, [b"abcdefgh"])  # kept: the driver copies it at once
+    driver.rebind(graph, 1, other)
     ((executable, node, changed),) = bindings.asked("cuGraphExecKernelNodeSetParams")
     (address,) = (ctypes.c_void_p * 1).from_address(changed.kernelParams)
     assert (executable, node) == (14, 16) and ctypes.string_at(address, 8) == b"abcdefgh"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -178,7 +179,7 @@ def test_a_call_without_memory_changes_nothing(monkeypatch):
 def test_a_device_that_fails_between_steps_leaves_the_state_of_before(monkeypatch):
     """Every step of a decode fails once, before its kernel runs and behind it: the session goes on
     as if the call had not been."""
-    from girih.runtime.devices import gpu_context
+    from girih.runtime.devices.simulated_steps import SimulatedSteps
 
     program = llama_program("ptx-sim")
     session = program.session()
@@ -188,19 +189,21 @@ def test_a_device_that_fails_between_steps_leaves_the_state_of_before(monkeypatc
     wanted.state = before
     logits = wanted.decode(token(3))
     steps = len(program.entry("decode").plan.steps)
-    step = gpu_context.NvidiaContext._step
+    simulate = SimulatedSteps.simulate
     for failing in range(2 * steps):
+        begun = itertools.count()
 
-        def fails(self: Any, bases: Any, at: int, profile: bool, failing: int = failing) -> Any:
+        def fails(*arguments: Any, failing: int = failing, begun: Any = begun) -> Any:
+            at = next(begun)
             if 2 * at == failing:
                 raise KeyboardInterrupt
-            found = step(self, bases, at, profile)
+            found = simulate(*arguments)
             if 2 * at + 1 == failing:
                 raise KeyboardInterrupt
             return found
 
         with monkeypatch.context() as patch:
-            patch.setattr(gpu_context.NvidiaContext, "_step", fails)
+            patch.setattr(SimulatedSteps, "simulate", fails)
             with pytest.raises(KeyboardInterrupt):
                 session.decode(token(3))
         if failing % 3:
