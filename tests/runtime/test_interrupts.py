@@ -159,10 +159,15 @@ def test_a_call_leaves_the_state_of_before_or_says_that_it_did_not(kind: str, tm
     made.session().save(tmp_path / "state")
     (before,) = initial.values()
     found = list[str]()
+    whole_calls = 0  # in a row: calls of other sizes have other numbers of places
     for number in itertools.count():
         session, whole = made.session(), made.session()
         if not interrupted(number, functools.partial(session, *inputs(number))):
-            break
+            whole_calls += 1
+            if kind != "open sizes" or whole_calls == 12:
+                break
+            continue
+        whole_calls = 0
         wanted = whole(*inputs(number))
         (after,) = whole.state.values()
         try:
