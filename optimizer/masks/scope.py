@@ -198,7 +198,9 @@ class MaskScope:
         low, high = interval(scalar, self)
         bound = limit
         if said is not None and said.last is not None:
-            bound = said.last if limit is None else self._smaller(limit, said.last)
+            bound = said.last
+            if limit is not None:
+                bound = self.module.assumptions.simplify(minimum(limit, said.last))
         if bound is None:
             bound = high
         if bound is None:
@@ -225,12 +227,6 @@ class MaskScope:
         size = SymbolicDim(name)
         self.numbers[_stripped(scalar)] = size
         return size
-
-    def _smaller(self, limit: Dim, last: int) -> Dim:
-        """The smaller one of a size that calls decide and a number; the size alone where it is
-        never beyond the number."""
-        most = self.module.assumptions.maximum(limit).value
-        return limit if most is not None and most <= last else minimum(limit, last)
 
     def named(self, declared: Dim) -> str:
         """A name for a new size: the declared one, if it is a name that is not taken."""

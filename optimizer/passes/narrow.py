@@ -255,38 +255,12 @@ def _widened(op: Op, box: Box) -> Box:
         return box
     wide = list(box)
     dims, source = op.type.dims, op.operands[0].dims
-    for before, after in _groups(source, dims):
+    for before, after in groups(source, dims):
         places = map_of_ones([dims[d] for d in after], [source[d] for d in before])
         if places is None:
             for d in after:
                 wide[d] = (0, dims[d])
     return tuple(wide)
-
-
-def _groups(
-    source: Sequence[Dim], dims: Sequence[Dim]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Runs of dims of equal product, as `groups` has them. With sizes that calls decide, dims that
-    are equal from either end stand alone, and what lies between is one run if one of them is
-    open."""
-    if all(isinstance(size, int) for size in (*source, *dims)):
-        return groups(source, dims)  # type: ignore[arg-type]
-    shorter = min(len(source), len(dims))
-    front = 0
-    while front < shorter and source[front] == dims[front]:
-        front += 1
-    back = 0
-    while back < shorter - front and source[-1 - back] == dims[-1 - back]:
-        back += 1
-    inner, outer = source[front : len(source) - back], dims[front : len(dims) - back]
-    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((d,), (d,)) for d in range(front)]
-    if all(isinstance(size, int) for size in (*inner, *outer)):
-        between = groups(inner, outer)  # type: ignore[arg-type]
-    else:
-        between = [(tuple(range(len(inner))), tuple(range(len(outer))))]
-    found += [(tuple(d + front for d in a), tuple(d + front for d in b)) for a, b in between]
-    ends = [((len(source) - n,), (len(dims) - n,)) for n in range(back, 0, -1)]
-    return [*found, *ends]
 
 
 def _operand_boxes(op: Op, box: Box) -> list[Box | None]:
@@ -322,7 +296,7 @@ def _operand_boxes(op: Op, box: Box) -> list[Box | None]:
 def _reshaped_box(op: Op, box: Box) -> Box:
     source, dims = op.operands[0].dims, op.type.dims
     inner = [(0, size) for size in source]
-    for before, after in _groups(source, dims):
+    for before, after in groups(source, dims):
         places = map_of_ones([dims[d] for d in after], [source[d] for d in before])
         if places is None:
             continue

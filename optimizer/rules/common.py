@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...hlo.graph import Op, Value
+from ...hlo.symbols import Dim
 
 
 def made_by(value: Value, *names: str) -> Op | None:
@@ -61,13 +62,34 @@ def map_of_ones(source: Sequence[Any], target: Sequence[Any]) -> list[int | None
     return found
 
 
-def groups(
-    source: Sequence[int], target: Sequence[int]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+Runs = list[tuple[tuple[int, ...], tuple[int, ...]]]
+
+
+def groups(source: Sequence[Dim], target: Sequence[Dim]) -> Runs:
     """The finest split of a reshape: runs of source dims and of target dims of equal product.
 
-    A run of ones alone joins the run before it (or after it, at the start).
+    A run of ones alone joins the run before it (or after it, at the start). With sizes that calls
+    decide, dims that are equal from either end stand alone, and what lies between is one run where
+    one of it is open.
     """
+    if all(isinstance(size, int) for size in (*source, *target)):
+        return _groups_of_numbers(source, target)
+    shorter = min(len(source), len(target))
+    front = next((d for d in range(shorter) if source[d] != target[d]), shorter)
+    left = shorter - front
+    back = next((n for n in range(left) if source[-1 - n] != target[-1 - n]), left)
+    inner, outer = source[front : len(source) - back], target[front : len(target) - back]
+    between: Runs = [(tuple(range(len(inner))), tuple(range(len(outer))))]
+    if all(isinstance(size, int) for size in (*inner, *outer)):
+        between = _groups_of_numbers(inner, outer)
+    return [
+        *(((d,), (d,)) for d in range(front)),
+        *((tuple(d + front for d in a), tuple(d + front for d in b)) for a, b in between),
+        *(((len(source) - n,), (len(target) - n,)) for n in range(back, 0, -1)),
+    ]
+
+
+def _groups_of_numbers(source: Sequence[Any], target: Sequence[Any]) -> Runs:
     pairs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(source) or j < len(target):
