@@ -26,7 +26,9 @@ from .hlo.text import print_module
 from .hlo.verify import verify
 from .lowering import Lowered, tuned
 from .optimizer.coverage import is_open
+from .optimizer.machine import Machine
 from .optimizer.pipeline import STAGES, pipeline_for
+from .optimizer.places import Edge, edges
 from .optimizer.plan import KernelEntry, KernelFacts, Planner, headline, kernel_ops
 from .optimizer.schedule import Schedule, schedule
 from .options import Options
@@ -109,6 +111,20 @@ class Stages:
         if any(name != IMPORT for name in wanted):
             found |= self._behind(given, wanted, since)
         return found
+
+    def edges(self, module: Module, since: str = IMPORT) -> tuple[list[Edge], Machine]:
+        """The edges of a program's plan and of its kernels, and the machine that prices them.
+        module: as of `texts`. UserError where the target states none."""
+        machine = self.backend.model
+        if machine is None:
+            raise UserError(f"target {self.backend.name} has no machine to price places by")
+        made = self._passed(module, since)
+        steps, notes = scheduled(made.fused, made.decisions, self.backend, ())
+        plan = self.backend.build([(steps, notes)])[0][0]
+        plan.schedule = "" if self.options.schedule == "auto" else self.options.schedule
+        with decided_by(steps.decisions):
+            kernels = {entry.name: entry.op for entry in self._entries(steps)}
+            return edges(plan, kernels), machine
 
     def after(self, module: Module, name: str, since: str = IMPORT) -> str:
         """The text of a program behind a pass, "simplify:2" for its second run. module: what the

@@ -317,6 +317,14 @@ def dump(
     origins: Annotated[
         bool, typer.Option("--origins", help="Operations say which line they come from.")
     ] = False,
+    places: Annotated[
+        bool,
+        typer.Option(
+            "--places",
+            help="In place of a text: where each value that passes between two operations lies, "
+            "what that costs, and the next best place.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -344,11 +352,13 @@ def dump(
       girih dump model.pt2 --stage all -o stages --target nvidia:sm_90a
 
       girih dump model.pt2 --stage llvm --kernel contract_tanh_0
+
+      girih dump model.pt2 --places
     """
     dumping = _command("dumping")
     dumping.dump_source(
-        source, dumping.Wanted(stage, kernel, since, origins), output, target, settings or [],
-        as_json, entry, size or [],
+        source, dumping.Wanted(stage, kernel, since, origins, places), output, target,
+        settings or [], as_json, entry, size or [],
     )  # fmt: skip
 
 
