@@ -224,7 +224,7 @@ def _within(plan: Any, kernels: Mapping[str, Op]) -> Iterator[Edge]:
 
 def _of_kernel(name: str, op: Op, away: EdgePlace) -> Iterator[Edge]:
     """away: where the value would lie if the kernel were two."""
-    if kernel_kind(op) == "opaque":
+    if kernel_kind(op) == "opaque" or not op.regions:
         return
     counts = dict(trips(op)) if op.name == "kernel_call" else {}
     inside = set(op.regions[0].walk())
