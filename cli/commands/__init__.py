@@ -1,0 +1,2 @@
+"""The commands: their parameters and help. What they do is in modules of cli/, each imported when
+its command is given."""
