@@ -125,7 +125,7 @@ class _Loops:
                 argument: body.arguments[number]
                 for argument, number in zip(body.arguments, classes, strict=True)
             }
-            self.merge(body, stands, {})
+            self.merge(body, stands, self.constants(body))
             results = (stands.get(value, value) for value in body.results)
             before, classes = classes, _classes(list(zip(classes, results, strict=True)))
             if before == classes:
@@ -151,6 +151,11 @@ class _Loops:
         if owner is None or constant_of(value) is None:
             return value
         return self.keys.of(owner, ())
+
+    def constants(self, region: Region) -> dict[Any, tuple[Value, ...]]:
+        """Those of outside that a region uses, by what equal ones inside it have as well."""
+        outside = (value for value in region.captures() if constant_of(value) is not None)
+        return {self.number(value): (value,) for value in outside}
 
     def merge(
         self, region: Region, stands: dict[Value, Value], table: dict[Any, tuple[Value, ...]]

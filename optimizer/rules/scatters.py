@@ -1,7 +1,8 @@
-"""Rules for scatter: what reaches each element at most once is a selection."""
+"""Rules for scatter: at most one update of each element is a selection, one window an update."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from ...hlo.types import F32, I32, I64, TensorType
 from ..rewrite import Rewriter
 from ..rule import Example, Rule, example, structural
 from .common import made_by
-from .ranges import counts_along, limits
+from .indexing import update, window
+from .ranges import counts_along, interval, limits
 from .slices import cut
 
 TABLE = TensorType((3, 5), F32)
@@ -224,4 +226,119 @@ def scatter_once(op: Op, b: Rewriter) -> Value | None:
     return new if mask is None else b("select", mask, new, start)
 
 
-RULES: tuple[Rule, ...] = (scatter_once,)
+# One window.
+
+
+class Starts(NamedTuple):
+    """Where a scatter's only window begins: for each dim of the operand the component of the index
+    that says so, None: at 0; and the window's size."""
+
+    components: list[int | None]
+    sizes: list[int]
+    guarded: list[int]  # dims in which it may begin outside
+
+
+def _starts(op: Op, b: Rewriter) -> Starts | None:
+    """None where there are several windows, or one that may reach outside in part."""
+    x, indices, updates = op.operands
+    if any(indices.dims[d] != 1 for d in batch_dims(op)):
+        return None
+    taken = {*op.inserted_window_dims, *op.input_batching_dims}
+    windows = [d for d in range(x.rank) if d not in taken]
+    sizes = [1] * x.rank
+    for own, d in zip(op.update_window_dims, windows, strict=True):
+        sizes[d] = updates.dims[own]
+    components: list[int | None] = [None] * x.rank
+    guarded: list[int] = []
+    for number, d in enumerate(op.scatter_dims_to_operand_dims):
+        components[d] = number
+        least, most = interval(component(op, number, b)[0], b)
+        if least < 0 or most > x.dims[d] - sizes[d]:
+            guarded.append(d)
+    larger = any(size > dim for size, dim in zip(sizes, x.dims, strict=True))
+    if larger or any(sizes[d] != 1 for d in guarded) or math.prod(sizes) == 0:
+        return None
+    most = limits(indices.element)[1]
+    return Starts(components, sizes, guarded) if max(x.dims, default=0) <= most else None
+
+
+def _one_window_examples() -> Iterator[Example]:
+    row = {"update_window_dims": (0,), "inserted_window_dims": (0,), "index_vector_dim": 0,
+           "scatter_dims_to_operand_dims": (0,)}  # fmt: skip
+    types = [TABLE, TensorType((1,), I32), TensorType((5,), F32)]
+    numbers = np.arange(15, dtype=np.float32).reshape(3, 5), np.float32([1.5, 2, -0.0, 7, -1])
+    for body in ("", "add", "maximum"):
+        for at in (-1, 0, 2, 3, 1 << 30):
+            yield example(
+                f"{body or 'set'} row {at}", types,
+                lambda b, x, i, u, body=body: scatter(b, x, i, u, body, **row),
+                (numbers[0], np.int32([at]), numbers[1]),
+            )  # fmt: skip
+    for at in (0, 1, 7):
+
+        def inside(b: Any, x: Value, i: Value, u: Value) -> Value:
+            known = b("and", i, b.constant(np.int32([1])))
+            return scatter(b, x, known, u, "", **{**row, "update_window_dims": (0, 1),
+                                                  "inserted_window_dims": ()})  # fmt: skip
+
+        yield example(
+            f"window inside at {at}", [*types[:2], TensorType((2, 5), F32)], inside,
+            (numbers[0], np.int32([at]), -numbers[0][:2]),
+        )  # fmt: skip
+    cell = {"update_window_dims": (), "inserted_window_dims": (0, 1), "index_vector_dim": 1,
+            "scatter_dims_to_operand_dims": (1, 0)}  # fmt: skip
+    for at in ((4, 2), (2, 4), (-1, 0), (0, -1)):
+        yield example(
+            f"cell {at}", [TABLE, TensorType((1, 2), I64), TensorType((1,), F32)],
+            lambda b, x, i, u: scatter(b, x, i, u, "add", **cell),
+            (numbers[0], np.array([at]), np.float32([1.5])),
+        )  # fmt: skip
+    yield example(
+        "a window that may reach outside", [*types[:2], TensorType((2, 5), F32)],
+        lambda b, x, i, u: scatter(b, x, i, u, "", **{
+            **row, "update_window_dims": (0, 1), "inserted_window_dims": ()}),
+        (numbers[0], np.int32([2]), -numbers[0][:2]), fires=False,
+    )  # fmt: skip
+    yield example(
+        "two rows", [TABLE, TensorType((2, 1), I32), TensorType((2, 5), F32)],
+        lambda b, x, i, u: scatter(b, x, i, u, "", **{
+            **row, "update_window_dims": (1,), "index_vector_dim": 1}),
+        fires=False,
+    )  # fmt: skip
+
+
+@structural(
+    "scatter-of-one-window", "scatter", examples=_one_window_examples, lowers="opaque operations"
+)
+def scatter_of_one_window(op: Op, b: Rewriter) -> Value | None:
+    """scatter(x, i, u) -> dynamic_update_slice(x, select(inside(i), f(slice(x, i), u), ...), i)"""
+    if len(op.operands) != 3 or any(not value.tensor.is_static for value in op.operands):
+        return None
+    x, indices, updates = op.operands
+    body = monoid(op.regions[0])
+    if op.results[0].type is not x.type or (body is None and not overwrites(op.regions[0])):
+        return None
+    starts = _starts(op, b)
+    if starts is None:
+        return None
+    scalar = TensorType((), indices.element)
+    places = [
+        b.constant(0, scalar) if number is None else b.reshape(index_part(op, number, b), ())
+        for number in starts.components
+    ]
+    new = b.reshape(updates, starts.sizes)
+    if body is not None or starts.guarded:
+        old = window(b, x, places, starts.sizes)
+        new = new if body is None else b(body, old, new)
+        inside = None
+        for d in starts.guarded:
+            here = b.compare("GE", places[d], b.constant(0, scalar))
+            below = b.compare("LT", places[d], b.constant(x.dims[d], scalar))
+            here = b("and", here, below)
+            inside = here if inside is None else b("and", inside, here)
+        if inside is not None:
+            new = b("select", inside, new, old)
+    return update(b, x, new, places)
+
+
+RULES: tuple[Rule, ...] = (scatter_once, scatter_of_one_window)
