@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from .machine import Sync
 from .schedule import Buffer, CopyStep, RunStep, Schedule, reads, writes
-from .tasks import Waits
+from .tasks import Wait, Waits
 
 WORKERS = 2
 GAIN = 0.05  # of the makespan: what is predicted to gain less is left as it is
@@ -135,6 +135,20 @@ def _by_longest_path(
             if not waiting[other]:
                 ready.append(other)
     return order
+
+
+def soonest(
+    schedule: Schedule, times: Mapping[int, StepTime], each: frozenset[int], sync: Sync
+) -> float:
+    """`makespan` of an order in which no memory is used again, and what workers do for themselves
+    takes no time: where memory is placed, it takes longer."""
+    ideal = Waits([], {}, set())
+    for first, last in stretches(schedule):
+        ideal.ranges.append((first, last - first))
+        for number, before in dependences(schedule, first, last).items():
+            ideal.waits[number] = [Wait(other, 1) for other in sorted(before)]
+    free = {number: StepTime(0.0, 1) for number in each}
+    return makespan(ideal, {**times, **free}, WORKERS, sync)
 
 
 def makespan(waits: Waits, times: Mapping[int, StepTime], workers: int, sync: Sync) -> float:

@@ -24,6 +24,7 @@ from .coschedule import (
     listed,
     makespan,
     reordered,
+    soonest,
     stretches,
 )
 from .cost.model import step_seconds
@@ -139,12 +140,16 @@ def counted(
     bound = given.placement.bound_bytes
     room = max(overlap * bound, machine.levels[1].capacity * _UNNOTICED) if overlap else 0
     best = given
+    orders: dict[int, _Order] = {}  # by how many steps a step may be ahead
     for reach, kept in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
-        order = listed(schedule, times, own.steps, reach)
-        own_steps = frozenset(n for n, old in enumerate(order) if old in own.steps)
-        moved = {number: times[old] for number, old in enumerate(order) if old in times}
-        new = reordered(schedule, order), own._replace(steps=own_steps)
-        trial = _tried(*new, moved, sync, order, kept if overlap else 0)
+        if reach not in orders:
+            orders[reach] = _order(schedule, own, times, sync, reach)
+        made = orders[reach]
+        if made.soonest > (best.time if own.steps else min(best.time, (1 - GAIN) * met)):
+            continue
+        trial = _tried(
+            made.schedule, made.own, made.times, sync, made.numbers, kept if overlap else 0
+        )
         if trial.placement.arena_bytes > bound + room:
             continue
         if trial.time < (1 - GAIN) * best.time or _fewer(trial, best):
@@ -152,6 +157,28 @@ def counted(
     if best.time > (1 - GAIN) * met and not own.steps:
         return None
     return Counted(best.schedule, best.order, best.own, best.kept)
+
+
+class _Order(NamedTuple):
+    """An order of a schedule's steps, by their numbers in the given one. soonest: the seconds that
+    it takes at least."""
+
+    schedule: Schedule
+    numbers: Sequence[int]
+    own: WorkerMemory
+    times: Mapping[int, StepTime]
+    soonest: float
+
+
+def _order(
+    schedule: Schedule, own: WorkerMemory, times: Mapping[int, StepTime], sync: Sync, reach: int
+) -> _Order:
+    numbers = listed(schedule, times, own.steps, reach)
+    new, steps = reordered(schedule, numbers), own.steps
+    each = frozenset(number for number, old in enumerate(numbers) if old in steps)
+    moved = {number: times[old] for number, old in enumerate(numbers) if old in times}
+    least = soonest(new, moved, each, sync)
+    return _Order(new, numbers, own._replace(steps=each), moved, least)
 
 
 class _Trial(NamedTuple):

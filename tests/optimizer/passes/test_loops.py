@@ -202,6 +202,20 @@ def test_carried_values_that_are_the_same_are_carried_once() -> None:
     assert len(op.results) == 3 and ledger.hits["loops-same"] == 1
 
 
+def test_counters_whose_step_is_a_constant_outside_and_one_inside_are_one() -> None:
+    def build(b: Any, x: Value) -> Any:
+        step = b.constant(1, COUNT)
+
+        def body(b: Any, i: Value, n: Value, x: Value) -> list[Value]:
+            return [b("add", n, step), b("add", x, b.broadcast(b.convert(n, F32), x.dims))]
+
+        return loop(b, [b.constant(0, COUNT), x], body, 9)
+
+    module, ledger = rewritten(build_module([LINE], build), X)
+    (op,) = [op for op in module.body.ops if op.name == "while"]
+    assert len(op.results) == 2 and ledger.hits["loops-same"] == 1
+
+
 def test_what_is_the_same_in_the_first_turn_alone_is_carried_apart() -> None:
     def build(b: Any, x: Value) -> Any:
         def body(b: Any, i: Value, p: Value, q: Value, r: Value, s: Value) -> Any:
