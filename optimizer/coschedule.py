@@ -144,9 +144,11 @@ def soonest(
     takes no time: where memory is placed, it takes longer."""
     ideal = Waits([], {}, set())
     for first, last in stretches(schedule):
-        ideal.ranges.append((first, last - first))
+        if not each.issuperset(range(first, last)):
+            ideal.ranges.append((first, last - first))
         for number, before in dependences(schedule, first, last).items():
-            ideal.waits[number] = [Wait(other, 1) for other in sorted(before)]
+            if number not in each:
+                ideal.waits[number] = [Wait(other, 1) for other in sorted(before - each)]
     free = {number: StepTime(0.0, 1) for number in each}
     return makespan(ideal, {**times, **free}, WORKERS, sync)
 

@@ -207,7 +207,7 @@ def test_counters_whose_step_is_a_constant_outside_and_one_inside_are_one() -> N
         step = b.constant(1, COUNT)
 
         def body(b: Any, i: Value, n: Value, x: Value) -> list[Value]:
-            return [b("add", n, step), b("add", x, b.broadcast(b.convert(n, F32), x.dims))]
+            return [b("add", n, step), b("add", x, b.broadcast(b.convert(n, F32), x.dims, ()))]
 
         return loop(b, [b.constant(0, COUNT), x], body, 9)
 
