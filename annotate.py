@@ -19,9 +19,9 @@ from .frontends.shard_specs import dim_of, is_open
 from .hlo import ops
 from .hlo.errors import UserError
 from .hlo.graph import Function, Module, Op, Region, Value, arguments
+from .hlo.regions import rewritten
 from .hlo.sharding import DimSharding, Mesh, Sharding
 from .hlo.types import TensorType, Type
-from .optimizer.regions import rewritten
 
 _DEFAULT = "mesh"
 

@@ -18,8 +18,8 @@ from .frontends.source import read_all, read_source
 from .hlo.build import Builder
 from .hlo.errors import CompilerBug, SeveralEntries, UserError
 from .hlo.graph import Module, Op, Value, Weight
+from .hlo.regions import rewritten
 from .hlo.stated_sizes import Stated, entries_with_stated_sizes
-from .optimizer.regions import rewritten
 from .runtime.bundle import ENTRY_NAME
 from .runtime.parts import same_bytes, sample
 from .runtime.session import Session

@@ -27,11 +27,11 @@ from .hlo.build import Builder
 from .hlo.errors import UnsupportedError
 from .hlo.graph import Attribute, Module, Region, Weight, signature_of
 from .hlo.placement import cut_for
+from .hlo.regions import rewritten
 from .hlo.sharding import Sharding
 from .hlo.types import TensorType
 from .lowering import Progress
 from .optimizer.machine import Machine
-from .optimizer.regions import rewritten
 from .optimizer.sharding.budgets import limits
 from .optimizer.sharding.interconnect import interconnect_of
 from .optimizer.sharding.partition.program import WEIGHT, WHOLE

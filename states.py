@@ -30,10 +30,10 @@ from .annotate import dotted
 from .hlo.build import Builder
 from .hlo.errors import UnsupportedError, UserError
 from .hlo.graph import Module, Op, Region, Value, Weight, arguments, signature_of
+from .hlo.regions import rewritten
 from .hlo.signature import Argument, Result, Signature
 from .hlo.trees import Tree
 from .hlo.types import TensorType
-from .optimizer.regions import rewritten
 from .runtime.entries import nearest
 
 Array = np.ndarray[Any, Any]

@@ -15,9 +15,9 @@ from ..compiler import compile as compile_program
 from ..hlo.errors import UserError
 from ..hlo.graph import Module, Op, Value, signature_of
 from ..hlo.interpret import Interpreter, flat_results, interpret, prepared
+from ..hlo.regions import extract
 from ..hlo.wire import encode
 from ..optimizer.bisect import Fault, error_of, find_fault, reference
-from ..optimizer.regions import extract
 from ..options import Options
 from ..runtime.bundle import Check, MemoryParts
 from ..runtime.bundle_writer import write

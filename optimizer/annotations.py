@@ -8,8 +8,8 @@ from dataclasses import replace
 from ..hlo.build import Builder
 from ..hlo.graph import Function, Module, Op, Value, arguments
 from ..hlo.ops.annotation import ANNOTATIONS
+from ..hlo.regions import rewritten
 from ..hlo.types import unsharded
-from .regions import rewritten
 
 
 def without_annotations(module: Module) -> Module:

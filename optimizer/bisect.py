@@ -16,12 +16,12 @@ import numpy as np
 from ..hlo.errors import GirihError
 from ..hlo.graph import Dense, Function, Module, Op, Region, Value, Weight, arguments
 from ..hlo.interpret import interpret
+from ..hlo.regions import extract
 from ..hlo.types import F32, F64, TensorType
 from ..hlo.verify import verify
 from .licence import Ledger
 from .passes import Pass
 from .pipeline import Pipeline
-from .regions import extract
 
 Array = np.ndarray[Any, Any]
 _DEPTH = 6  # of the operations before the guilty one that a minimal program may have

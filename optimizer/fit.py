@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..hlo.graph import Module, Op, Region, Value
+from ..hlo.regions import alias_roots, aliases, rename
 from ..hlo.tiling import trips
 from .cost.assumed import SECONDS_PER_BYTE, SECONDS_PER_FLOP
 from .measure import Measure, size_of
 from .partial import partial
-from .regions import alias_roots, aliases, rename
 from .schedule import Buffer, RunStep
 from .windows import moved_bytes
 

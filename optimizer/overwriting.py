@@ -10,9 +10,9 @@ from typing import Any
 from ..hlo.deciding import at_hint, surely_at_most
 from ..hlo.graph import Op, Region, Value
 from ..hlo.offsets import Offset, Offsets
+from ..hlo.regions import alias_roots, aliases, shared_parts
 from ..hlo.tiling import MEMORY_OPS
 from .fusable import trailing_reduction
-from .regions import alias_roots, aliases, shared_parts
 from .windows import opened, updated
 
 Hinders = Callable[[Op, int, int], str]  # why a result may not lie where an operand does, or ""

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from ..hlo.build import make_op
 from ..hlo.graph import Op, Region, Value, arguments
+from ..hlo.regions import extract, in_order_of_demand, rename
 from ..hlo.tiling import MEMORY_OPS
-from .regions import extract, in_order_of_demand, rename
 
 
 def partial(op: Op, result: int, there: Collection[int] = ()) -> Op:

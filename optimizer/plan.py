@@ -17,6 +17,7 @@ from ..hlo.graph import Op, Origin, Region, arguments, symbols_in
 from ..hlo.messages import most_staged
 from ..hlo.ops.collectives import members
 from ..hlo.ops.exchange import transfers
+from ..hlo.regions import shared_parts
 from ..hlo.sizes import SizeConstraint
 from ..hlo.symbols import Dim, SymbolicDim
 from ..hlo.text import canonical_op
@@ -32,7 +33,6 @@ from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
 from .output_reuse import Reused
 from .prove import prove
-from .regions import shared_parts
 from .schedule import (
     BranchStep,
     Buffer,

@@ -17,12 +17,12 @@ from ..hlo.deciding import Decisions, current
 from ..hlo.errors import CompilerBug, UnsupportedError
 from ..hlo.graph import Dense, Module, Op, Region, Value
 from ..hlo.processes import grid_of
+from ..hlo.regions import alias_roots, aliases
 from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
 from .carried import turns
 from .overwriting import Hinders, fills, hinders_of, hindrances
 from .passes.require_static import require_static
-from .regions import alias_roots, aliases
 from .windows import updated
 
 # Attributes that the pass `order` leaves: bytes of the arena that any order needs, what is proven.

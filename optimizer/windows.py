@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ..hlo.build import make_op
 from ..hlo.graph import Op, Region, Value, arguments, constant_of
-from .regions import extract, in_order_of_demand
+from ..hlo.regions import extract, in_order_of_demand
 
 UPDATE, SLICE = "dynamic_update_slice", "dynamic_slice"
 

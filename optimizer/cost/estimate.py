@@ -15,12 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ...hlo.access import access_of
 from ...hlo.deciding import at_hint, current, estimating, once
 from ...hlo.graph import Op, Value, constant_of
 from ...hlo.ops.convolution import window_attributes
 from ...hlo.symbols import Dim, SymbolicDim
 from ..machine import Machine, Unit
-from ..tiles.access import Box, Span, TilePropagation, access_of, inner_spans, propagate
+from ..tiles.access import Box, Span, TilePropagation, inner_spans, propagate
 from ..tiles.build import TileGroup
 from ..tiles.expressions import AtSizes, Expression, evaluator, expression, sizes_in, variable
 from ..tiles.streaming import StreamedGroup, StreamStage

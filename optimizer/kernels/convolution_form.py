@@ -22,10 +22,10 @@ from typing import Any
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
 from ...hlo.ops.convolution import numbers, window_attributes
+from ...hlo.regions import rewritten
 from ...hlo.types import I32, TensorType
 from ..cost.assumed import CONVOLVED_PER_LAUNCH
 from ..passes.encode import Packing
-from ..regions import rewritten
 from ..tiles.implicit import refusal
 from .operand_layout import stored
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...hlo.build import Builder
 from ...hlo.graph import NOTE, Region, Value
-from ..regions import extract, in_order_of_demand
+from ...hlo.regions import extract, in_order_of_demand
 
 
 def fused(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
+from ...hlo.regions import rewritten
 from ...hlo.types import TensorType
 from ..cost.blocks import multiplied, unit_of
 from ..cost.model import SINGLE, moved
 from ..machine import Machine
 from ..passes.encode import Packing, stored_operand
-from ..regions import rewritten
 
 if TYPE_CHECKING:
     from ...backends.capabilities import Capabilities, MatrixUnit

@@ -15,9 +15,9 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from ...hlo.graph import Op, Region, Value
+from ...hlo.regions import alias_roots, aliases
 from ..measure import Scratch, measure_alone, most_of, size_of
 from ..overwriting import Hinders, fills, hindrances
-from ..regions import alias_roots, aliases
 from ..schedule import INLINE_SPLAT_BYTES, Buffer, read_first
 
 Pairs = Sequence[tuple[int, int]]  # (argument, result that takes over its memory)

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from ...hlo.build import Builder
 from ...hlo.graph import APPROXIMATE, EXACT, Module, Op, Value
+from ...hlo.regions import rewritten
 from ...hlo.types import Element
 from ...hlo.verify import FUSED, Level
 from ..licence import DEFAULT_LICENCES, Ledger, Licence
-from ..regions import rewritten
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from ...hlo.build import Builder
 from ...hlo.deciding import at_hint
 from ...hlo.graph import Module, Op, Region, Value, constant_of
+from ...hlo.regions import map_bodies, prune, rename
 from ...hlo.verify import INLINED, Level
 from ..cost.assumed import CONVOLVED_PER_BYTE
-from ..regions import map_bodies, prune, rename
 
 _LEAST_FEATURES = 8  # of an output whose vectors are worth the change
 _READ_IN_PLACE = 4  # input features of a convolution that reads its input as it lies

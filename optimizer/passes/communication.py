@@ -18,11 +18,11 @@ from ...hlo.call_order import check_call_order
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
+from ...hlo.regions import rewritten
 from ...hlo.verify import INLINED, Level
 from ..exchanges import Exchanges
 from ..library import COLLECTIVES, Library, received, sums
 from ..licence import BITWISE, REASSOCIATES, Ledger
-from ..regions import rewritten
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...hlo.deciding import current, estimating
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.regions import map_bodies
 from ...hlo.sizes import SizeConstraint
 from ...hlo.verify import FUSED, Level
 from ..asynchronous.configuration import PipelineConfiguration
@@ -30,7 +31,6 @@ from ..machine import Machine
 from ..orders.graph import Role
 from ..overwriting import hinders_of
 from ..peak import Peak, peak_of
-from ..regions import map_bodies
 from ..rolled import WEIGHT_BYTES
 from ..tiles import contraction
 from ..tiles.build import TileGroup

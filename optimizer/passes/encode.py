@@ -18,10 +18,10 @@ from ...hlo.derivation import derived
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.offsets import Offset, Offsets
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.regions import inline, rename, rewritten
 from ...hlo.symbols import SymbolicDim
 from ...hlo.types import TensorType
 from ...hlo.verify import FUSED, Level
-from ..regions import inline, rename, rewritten
 
 Move = Callable[[Builder, Value], Value]
 

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Value
+from ...hlo.regions import rewritten
 from ...hlo.verify import INLINED, Level
 from ..expansions import expands, expansion
-from ..regions import rewritten
 
 
 @dataclass(frozen=True)

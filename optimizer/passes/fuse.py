@@ -27,6 +27,7 @@ from typing import ClassVar
 from ...hlo.build import make_op
 from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Module, Op, Region, Value, union_origins
+from ...hlo.regions import aliases, extract, in_order_of_demand, map_bodies, rename
 from ...hlo.verify import FUSED, INLINED, Level
 from ..cost.assumed import NEAR_BYTES, WORK_PER_BYTE
 from ..fusable import (
@@ -39,7 +40,6 @@ from ..fusable import (
     trailing_reduction,
     widens,
 )
-from ..regions import aliases, extract, in_order_of_demand, map_bodies, rename
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
 MAXIMUM_LEAVES = 2  # large values that a chain may read where it is computed again

@@ -15,10 +15,10 @@ from typing import ClassVar, NamedTuple
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
+from ...hlo.regions import exhausted, rename, rewritten
 from ...hlo.tiling import MEMORY_OPS
 from ...hlo.types import Type
 from ...hlo.verify import FUSED, Level
-from ..regions import exhausted, rename, rewritten
 from ..tiles.access import Box, Span, TilePropagation, propagate
 from ..tiles.expressions import expression, variable
 from ..tiles.write import TileWriter, Unwritable, numbers, writable

@@ -16,9 +16,9 @@ from ...hlo.build import Builder
 from ...hlo.deciding import estimating
 from ...hlo.graph import Module, Op, Region, Value, arguments, union_origins
 from ...hlo.offsets import Offsets
+from ...hlo.regions import exhausted, inline, rename, rewritten
 from ...hlo.tiling import MEMORY_OPS, trips
 from ...hlo.verify import FUSED, Level
-from ..regions import exhausted, inline, rename, rewritten
 from ..tiles.access import Box, Span, propagate
 from ..tiles.expressions import expression, variable
 from ..tiles.write import TileWriter, Unwritable, writable

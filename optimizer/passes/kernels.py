@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, arguments
+from ...hlo.regions import inline, rename
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..kernels.choose import Chooser
 from ..machine import Machine
-from ..regions import inline, rename
 from ..windows import opened
 
 if TYPE_CHECKING:

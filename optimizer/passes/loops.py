@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from ...hlo.build import Builder, make_op
 from ...hlo.graph import Dense, Module, Op, Region, Value, arguments, constant_of
+from ...hlo.regions import rewritten
 from ...hlo.types import I1, TensorType, Type
 from ...hlo.verify import INLINED, Level
 from ..counters import counters, proven, ranges, turns
 from ..keys import Keys
 from ..licence import BITWISE, REASSOCIATES, Ledger, Licence
 from ..projections import before, projections, within
-from ..regions import rewritten
 from ..rewrite import copied
 from ..stacks import CHEAPLY, formula, repeated, rows
 

@@ -17,9 +17,9 @@ from ...hlo.derivation import derived
 from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
 from ...hlo.interpret import interpret
 from ...hlo.precision import algorithm, is_f32, with_tf32
+from ...hlo.regions import rename
 from ...hlo.types import BF16, TensorType
 from ...hlo.verify import INLINED, Level
-from ..regions import rename
 
 BFLOAT16, TENSORFLOAT32 = "bfloat16", "tensorfloat32"
 

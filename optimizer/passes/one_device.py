@@ -16,11 +16,11 @@ from ...hlo.build import Builder
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.processes import grid_of
+from ...hlo.regions import rewritten
 from ...hlo.verify import INLINED, Level
 from ..annotations import without_annotations
 from ..library import BETWEEN
 from ..licence import BITWISE, Ledger
-from ..regions import rewritten
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...hlo.graph import Module, Op, Region
+from ...hlo.regions import map_bodies
 from ...hlo.verify import FUSED, Level
 from ..certify import check_order_bound
 from ..measure import Measure, Scratch, measure, measure_body
@@ -19,7 +20,6 @@ from ..orders.graph import Pairs, Role, TaskGraph, task_graph
 from ..orders.ready import least_net_order, list_order
 from ..orders.source import source_order
 from ..overwriting import Hinders, hinders_of
-from ..regions import map_bodies
 from ..schedule import ORDER_BOUND, ORDER_PROOF, remember
 from .require_static import is_static
 

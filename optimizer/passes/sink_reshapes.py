@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ...hlo.build import make_op
 from ...hlo.graph import Dense, Module, Op, Region, Value, constant_of
+from ...hlo.regions import prune, rename
 from ...hlo.verify import INLINED, Level
-from ..regions import prune, rename
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 
 from ...hlo.build import make_op
 from ...hlo.graph import Dense, Module, Op, Region, Value, constant_of
+from ...hlo.regions import prune, rename
 from ...hlo.types import BF16, F16, F32
 from ...hlo.verify import INLINED, Level
-from ..regions import prune, rename
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from ...hlo.build import Builder, build_region
 from ...hlo.derivation import derived
 from ...hlo.graph import Module, Op, Value, Weight
 from ...hlo.ops.contraction import free_dims
+from ...hlo.regions import rewritten
 from ...hlo.types import real_type
 from ...hlo.verify import INLINED, Level
-from ..regions import rewritten
 from .encode import used_weights
 
 

@@ -22,8 +22,8 @@ from typing import ClassVar
 
 from ...hlo.build import make_op
 from ...hlo.graph import Module, Op, Region, Value, arguments, constant_of, union_origins
+from ...hlo.regions import map_bodies, prune, rename
 from ...hlo.verify import FUSED, Level
-from ..regions import map_bodies, prune, rename
 from ..windows import SLICE, UPDATE, contiguous, unshaped
 
 

@@ -28,9 +28,9 @@ from ...hlo.graph import (
     union_origins,
 )
 from ...hlo.processes import grid_of
+from ...hlo.regions import alias_roots, rename
 from ...hlo.types import UI8, TensorType, Type
 from ...hlo.verify import FUSED, Level
-from ..regions import alias_roots, rename
 from ..schedule import UNDO, Overwritten
 
 SMALL = 1 << 16  # bytes of a state that may have two memories

@@ -12,8 +12,8 @@ from typing import ClassVar
 from ...hlo.build import Builder
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Module, Op, Value
+from ...hlo.regions import inline, rewritten
 from ...hlo.verify import INLINED, Level
-from ..regions import inline, rewritten
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import numpy as np
 
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, arguments
+from ...hlo.regions import map_bodies, rename
 from ..counters import counters, integer, turns
-from ..regions import map_bodies, rename
 from .timeline import sends
 
 _FREE = ("elementwise", "index", "source")  # what may be computed in the turn before

@@ -21,10 +21,10 @@ from ...hlo import ops
 from ...hlo.build import Builder
 from ...hlo.errors import UserError
 from ...hlo.graph import Module, Op, Origin, Region, Value, arguments
+from ...hlo.regions import rewritten
 from ...hlo.sharding import Sharding
 from ...hlo.types import TensorType, Type
 from ..counters import counters, turns
-from ..regions import rewritten
 from .alike import alike
 from .candidates import Ways
 from .choice import USUAL_TURNS, ChoiceGraph, ChoiceNode, OperandUse, choose

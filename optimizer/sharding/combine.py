@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ...hlo.build import Builder
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.ops.collectives import group_size
-from ..regions import map_bodies, rename
+from ...hlo.regions import map_bodies, rename
 from .interconnect import Link
 from .timeline import Costs, sends
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from ...hlo.build import Builder, build_region
 from ...hlo.graph import Module, Op, Region, Value
 from ...hlo.ops.rooted import ProcessNumber
+from ...hlo.regions import map_bodies, rename
 from ...hlo.types import TensorType
-from ..regions import map_bodies, rename
 from .timeline import Costs, sends
 
 

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...hlo.graph import Module, Op, Region, Value
+from ...hlo.regions import rename
 from ...hlo.sharding import Mesh
 from ...hlo.types import TensorType
-from ..regions import rename
 from .decide import Decided
 
 

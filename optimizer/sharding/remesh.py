@@ -17,9 +17,9 @@ from ...hlo.errors import UnsupportedError, UserError
 from ...hlo.graph import Function, Module, Op, Value, arguments
 from ...hlo.ops.manual import mesh_of
 from ...hlo.processes import grid_of
+from ...hlo.regions import rewritten
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType, Type
-from ..regions import rewritten
 
 PARTITIONS = "mhlo.num_partitions"
 

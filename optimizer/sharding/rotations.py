@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Value
+from ...hlo.regions import rewritten
 from ...hlo.types import I32, QuantizedType, TensorType
 from ..passes.dce import Dce
-from ..regions import rewritten
 from .propagated import Propagated, propagate
 
 

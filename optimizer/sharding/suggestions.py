@@ -17,9 +17,9 @@ from shlex import quote
 from typing import Any
 
 from ...hlo.graph import Module, Op, Value, arguments
+from ...hlo.regions import rewritten
 from ...hlo.sharding import Axis, DimSharding, Mesh, Sharding
 from ...hlo.types import TensorType
-from ..regions import rewritten
 from .choice import ShardingChoice, choose
 from .communications import INNER, MANUAL, CommunicationSite, communications
 from .explanation import Explanation, ExplanationRow, spec_of

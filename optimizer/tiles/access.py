@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...hlo.access import Access, Index, Iteration
-from ...hlo.deciding import current, once, surely_at_most
+from ...hlo.access import Access, Index, Iteration, access_of
+from ...hlo.deciding import surely_at_most
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Value
 from ...hlo.symbols import Dim, SymbolicDim
@@ -416,60 +416,6 @@ class TilePropagation:
     def exact(self) -> bool:
         """Whether nothing is computed or read that the tile does not need."""
         return all(part.exact for part in self.boxes.values())
-
-
-def access_of(op: Op) -> Access | None:
-    """The access that the operation's room states; None where it is opaque, or where indices are
-    divided by sizes that a call decides."""
-    # What a room says depends on these alone; copies of an operation share all of them.
-    types = tuple(value.type for value in (*op.results, *op.operands))
-    if op.definition.pattern == "control":
-        return _access_of(op)
-    if len(_KNOWN) >= _MOST_KNOWN:
-        _KNOWN.clear()
-    key = op.definition.name, types, id(op.attributes), op.regions
-
-    def made() -> tuple[Any, Access | None]:
-        return op.attributes, _access_of(op)  # the attributes keep their id
-
-    if any(not t.is_static for t in types if isinstance(t, TensorType)):
-        return once(_KNOWN, key, made)[1]
-    known = _KNOWN.get(key)
-    if known is None:
-        known = _KNOWN[key] = made()
-    return known[1]
-
-
-_KNOWN: dict[Any, tuple[Any, Access | None]] = {}
-_MOST_KNOWN = 4096
-
-
-def _access_of(op: Op) -> Access | None:
-    values = (*op.results, *op.operands)
-    if not all(isinstance(v.type, TensorType) for v in values):
-        return None
-    if current() is None and not all(v.type.is_static for v in values):  # type: ignore[union-attr]
-        return None
-    access = op.definition.access(op)
-    if access is not None and not all(map(_is_plain, access.operands)):
-        return None
-    if access is not None and any(v.rank != access.rank for v in op.results):
-        raise CompilerBug(f"{op.name}: its access has other dims than its results")
-    return access
-
-
-def _is_plain(indices: Sequence[Index]) -> bool:
-    """Whether indices are divided by numbers, and have steps of one sign."""
-    return all(
-        isinstance(index.divisor, int)
-        and isinstance(index.modulus, int)
-        and all(isinstance(t.divisor, int) and _has_sign(t.coefficient) for t in index.terms)
-        for index in indices
-    )
-
-
-def _has_sign(number: Dim) -> bool:
-    return surely_at_most(0, number) or surely_at_most(number, 0)
 
 
 def propagate(

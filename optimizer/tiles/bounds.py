@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Value
 from ...hlo.ops.tile import INDEX
-from ..regions import rewritten
+from ...hlo.regions import rewritten
 
 
 def with_numbers(kernel: Op) -> Op:

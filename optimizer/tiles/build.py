@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.access import access_of
 from ...hlo.build import Builder, make_op
 from ...hlo.deciding import at_hint, once, surely_at_most
 from ...hlo.graph import Op, Origin, Region, Value, union_origins
 from ...hlo.ops.tile_examples import INDEX
+from ...hlo.regions import extract
 from ...hlo.symbols import Dim, SymbolicDim
 from ...hlo.text import canonical_op
 from ...hlo.types import F32, TensorType
-from ..regions import extract
-from .access import Box, Span, TilePropagation, access_of, compose, inner_spans, propagate
+from .access import Box, Span, TilePropagation, compose, inner_spans, propagate
 from .expressions import expression, variable
 from .streaming import (
     Factor,

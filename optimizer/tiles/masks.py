@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Value, constant_of
-from ..regions import rewritten
+from ...hlo.regions import rewritten
 
 
 def without_masks(kernel: Op) -> Op:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region, Value, arguments
+from ...hlo.regions import in_order_of_demand, rename
 from ...hlo.text import canonical_op
 from ..cost.estimate import Tiling
-from ..regions import in_order_of_demand, rename
 from .build import TileGroup, make_group
 
 MOST_OPERATIONS = 120  # of one group: bounds the size of one function

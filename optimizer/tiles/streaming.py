@@ -27,14 +27,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...hlo.access import Access, IterationKind
+from ...hlo.access import Access, IterationKind, access_of
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Function, Module, Op, Value, constant_of
 from ...hlo.interpret import Interpreter
 from ...hlo.ops import find
 from ...hlo.ops.bodies import monoid
 from ...hlo.symbols import Dim
-from .access import access_of
 
 
 class Factor(NamedTuple):

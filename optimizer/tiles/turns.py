@@ -20,11 +20,11 @@ from ...hlo.offsets import EVERYTHING, Offset, Offsets
 from ...hlo.ops.bodies import monoid
 from ...hlo.ops.tile import INDEX
 from ...hlo.positions import difference, most
+from ...hlo.regions import rewritten
 from ...hlo.symbols import Dim, maximum
 from ...hlo.types import TensorType
 from ..fold import Folder
 from ..licence import Ledger
-from ..regions import rewritten
 
 _NEUTRAL = {"add": 0.0, "multiply": 1.0, "maximum": -math.inf, "minimum": math.inf}
 _NEUTRAL_BEHIND = {"subtract": 0.0, "divide": 1.0}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.access import access_of
 from ...hlo.build import Builder
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Dense, Op, Value, constant_of
@@ -20,7 +21,7 @@ from ...hlo.ops.convolution import window_attributes
 from ...hlo.ops.tile_examples import INDEX
 from ...hlo.symbols import SymbolicDim
 from ...hlo.types import I32, TensorType
-from .access import Box, Span, TilePropagation, access_of, compose
+from .access import Box, Span, TilePropagation, compose
 from .expressions import (
     ZERO,
     Atom,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from girih.hlo.access import Index, IndexTerm, IterationKind, reshaped
+from girih.hlo.access import Index, IndexTerm, IterationKind, access_of, reshaped
 from girih.hlo.cases import Example, example
 from girih.hlo.errors import VerifyError
 from girih.hlo.interpret import interpret
@@ -23,7 +23,7 @@ from girih.hlo.room import Case, OpDefinition
 from girih.hlo.size_text import parse_dim
 from girih.hlo.symbols import bound
 from girih.hlo.types import F32, TensorType
-from girih.optimizer.tiles.access import Box, Span, access_of, box, compose, inner_spans
+from girih.optimizer.tiles.access import Box, Span, box, compose, inner_spans
 from girih.optimizer.tiles.expressions import Expression, evaluate, expression
 
 MEMORY = ".tile"  # the module of the rooms that move memory, in windows that they name themselves

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from ....hlo.build import Builder, make_op
 from ....hlo.graph import Op, Region, Value, arguments, union_origins
+from ....hlo.regions import extract, inline
 from ....hlo.tiling import MEMORY_OPS
 from ....optimizer.passes.fuse import fuse_region
-from ....optimizer.regions import extract, inline
 from ...llvm import arithmetic
 from . import columns
 

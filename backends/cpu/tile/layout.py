@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ....hlo.graph import Dense, Op, Region, Value, arguments, constant_of
 from ....hlo.ops import find
-from ....optimizer.regions import rename
+from ....hlo.regions import rename
 from ..codegen import Target
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ....hlo.build import Builder, make_op
 from ....hlo.deciding import largest
 from ....hlo.graph import Op, Value, arguments
+from ....hlo.regions import inline
 from ....hlo.symbols import Dim, SymbolicDim
-from ....optimizer.regions import inline
 from ... import llvm
 from ...llvm.target import KernelCode
 from ...plain.composite import merged, renamed

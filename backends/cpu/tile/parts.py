@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ....hlo.access import IterationKind
+from ....hlo.access import IterationKind, access_of
 from ....hlo.assumptions import Assumptions
 from ....hlo.deciding import Decisions, current, decided_by, surely_at_most, surely_below
 from ....hlo.graph import Dense, Op, Region, Value, arguments, constant_of
@@ -24,7 +24,6 @@ from ....hlo.positions import difference, least
 from ....hlo.sizes import Symbol
 from ....hlo.symbols import Dim, SymbolicDim
 from ....hlo.types import TensorType, Type
-from ....optimizer.tiles.access import access_of
 from .windows import WindowFacts, offsets_of
 
 _WINDOWS = frozenset({"tile_load", "tile_store"})

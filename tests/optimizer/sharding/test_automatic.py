@@ -16,10 +16,10 @@ import girih
 from girih.hlo.build import build_module
 from girih.hlo.graph import Module, Op, Value, arguments
 from girih.hlo.parse import parse_module
+from girih.hlo.regions import rewritten
 from girih.hlo.sharding import Sharding
 from girih.hlo.types import F32, TensorType, Type
 from girih.optimizer.passes.dce import Dce
-from girih.optimizer.regions import rewritten
 from girih.optimizer.sharding.choice import choose
 from girih.optimizer.sharding.memory import PerDeviceMemory, memory_of
 from girih.optimizer.sharding.propagated import propagate

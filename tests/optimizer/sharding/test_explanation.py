@@ -17,9 +17,9 @@ from girih.hlo.distributed import interpret_parallel
 from girih.hlo.graph import Module, Op, Origin, Value
 from girih.hlo.parse import parse_module
 from girih.hlo.placement import cut
+from girih.hlo.regions import rewritten
 from girih.hlo.types import TensorType
 from girih.optimizer.passes.inline import Inline
-from girih.optimizer.regions import rewritten
 from girih.optimizer.sharding.communications import MANUAL, walk_turns
 from girih.optimizer.sharding.explanation import Explanation, ExplanationRow
 from girih.optimizer.sharding.partition.program import WEIGHT, WHOLE

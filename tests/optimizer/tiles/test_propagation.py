@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from girih.hlo.access import access_of
 from girih.hlo.build import build_region
 from girih.hlo.graph import Function, Module, Op, Region, Value
 from girih.hlo.interpret import interpret
@@ -20,7 +21,6 @@ from girih.hlo.types import F32, I1, I32, TensorType
 from girih.optimizer.tiles.access import (
     Span,
     TilePropagation,
-    access_of,
     box,
     contains_span,
     count,

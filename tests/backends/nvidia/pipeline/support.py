@@ -24,10 +24,10 @@ from girih.hlo.build import Builder, build_region, make_op
 from girih.hlo.graph import Op, Value, arguments
 from girih.hlo.interpret import evaluated
 from girih.hlo.precision import OPERANDS, TF32
+from girih.hlo.regions import rewritten
 from girih.hlo.types import TensorType
 from girih.optimizer.asynchronous.configuration import PipelineConfiguration
 from girih.optimizer.passes.approximate import Approximate
-from girih.optimizer.regions import rewritten
 
 from .. import harness
 

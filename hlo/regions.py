@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..hlo.build import Builder
-from ..hlo.graph import Op, Region, Value, arguments
+from .build import Builder
+from .graph import Op, Region, Value, arguments
 
 
 def shared_parts(op: Op) -> tuple[Any, ...]:
