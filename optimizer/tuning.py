@@ -18,7 +18,6 @@ from ..hlo.errors import UserError
 
 if TYPE_CHECKING:
     from ..hlo.graph import Op
-    from .cost.estimate import Tiling
     from .schedule import Schedule
 
 SCHEMA, VERSION = "girih.tuning", 1
@@ -136,7 +135,7 @@ class Choices(Protocol):
 
     tuner: Tuner
 
-    def tiling(self, text: str, variants: Sequence[tuple[Tiling, Op]]) -> Op:
+    def tiling(self, text: str, variants: Sequence[tuple[Variant, Op]]) -> Op:
         """One of the tile functions of a group with that canonical text, best predicted first."""
         ...
 

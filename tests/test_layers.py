@@ -31,7 +31,7 @@ MEANINGS = {
 # Choices that still stand in backends, and go to the optimizer: what they take for these.
 CHOICES = {
     "cpu": {
-        "cost", "cost.construct", "cost.estimate", "cost.model", "passes.fuse",
+        "cost", "cost.construct", "cost.model", "passes.fuse",
     },
     "null": set(),
     "nvidia": {

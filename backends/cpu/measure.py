@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.text import canonical_op
-from ...optimizer.cost.estimate import Tiling
 from ...optimizer.passes.encode import Encode, Packing
 from ...optimizer.plan import headline, kernel_ops
 from ...optimizer.schedule import RunStep, Schedule, schedule
@@ -44,24 +42,23 @@ class CpuChoices:
         self.blockings: dict[str, Blocking] = {}
         self._place = f"{target.triple} {' '.join(target.features)} {target.vector_bits}"
 
-    def tiling(self, text: str, variants: Sequence[tuple[Tiling, Op]]) -> Op:
+    def tiling(self, text: str, variants: Sequence[tuple[Variant, Op]]) -> Op:
         """One of the tile functions of a group; the first where nothing is known."""
         if len(variants) < _FEWEST:
             return variants[0][1]
-        ops: dict[Any, Op] = {_key(_tiling(plan)): op for plan, op in variants}
-        listed = [Variant(_tiling(plan), plan.time) for plan, _ in variants]
+        choices = [variant.choice for variant, _ in variants]
 
-        def ready(choice: Choice) -> Ready:
-            return self._ready(ops[_key(choice)], self.packing, {})
+        def op_of(choice: Choice) -> Op:
+            return variants[choices.index(choice)][1]
 
         choice = self.tuner.choose(
             digest_of(text, self._place),
             f"tile function {headline(kernel_ops(variants[0][1])[1:])}",
-            listed,
-            lambda choice: _key(choice) in ops,
-            ready,
+            [variant for variant, _ in variants],
+            lambda choice: choice in choices,
+            lambda choice: self._ready(op_of(choice), self.packing, {}),
         )
-        return variants[0][1] if choice is None else ops[_key(choice)]
+        return variants[0][1] if choice is None else op_of(choice)
 
     def kernels(self, schedule: Schedule) -> None:
         """A blocking for each product; those that take the most time first."""
@@ -142,19 +139,6 @@ def _alone(op: Op) -> Module:
     copy = op.with_operands([values[operand] for operand in op.operands])
     main = Function("main", Region(own, (*ops, copy), copy.results))
     return Module({"main": main}, weights=weights)
-
-
-def _tiling(plan: Tiling) -> Choice:
-    return {"sizes": list(plan.sizes), "step": plan.step, "way": plan.way}
-
-
-def _key(choice: Choice) -> tuple[Any, ...] | None:
-    """The key of a tiling; None if it is none."""
-    sizes = choice.get("sizes")
-    if set(choice) != {"sizes", "step", "way"} or not isinstance(sizes, list):
-        return None
-    step, way = choice["step"], choice["way"]
-    return (tuple(sizes), step, way) if type(step) is type(way) is int else None
 
 
 def _blocking(choice: Choice) -> Blocking | None:

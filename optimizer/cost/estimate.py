@@ -57,6 +57,11 @@ class Tiling(NamedTuple):
     step: int = 0
     way: int = 0
 
+    @property
+    def choice(self) -> dict[str, Any]:
+        """What a tuning keeps of it."""
+        return {"sizes": [*self.sizes], "step": self.step, "way": self.way}
+
 
 @dataclass(frozen=True)
 class _Candidates:

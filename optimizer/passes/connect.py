@@ -41,7 +41,7 @@ from ..tiles.spare import spared
 from ..tiles.streaming import StreamedGroup
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
-from ..tuning import Choices
+from ..tuning import Choices, Variant
 from .order import donations
 from .require_static import is_static
 
@@ -250,7 +250,7 @@ class Connect:
         variants = self.variants(group, operands, name)
         if self.choices is None:
             return next((op for _, op in variants), None)
-        every = list(variants)
+        every = [(Variant(plan.choice, plan.time), op) for plan, op in variants]
         return self.choices.tiling(key, every) if every else None
 
     def variants(
