@@ -125,11 +125,13 @@ class Limitation:
 class BlockExecution:
     """How an executor runs blocks of threads, which share its first level of memory by their own
     loads and stores. registers: of 4 bytes, of one executor. Seconds: `fill` from the start of a
-    kernel until a first block computes, `tile` around each tile."""
+    kernel until a first block computes, `tile` around each tile. `meeting`: what it costs that
+    threads of a block meet, in instructions."""
 
     registers: int
     fill: float
     tile: float
+    meeting: float = 32.0
 
 
 class CommunicationCost(NamedTuple):

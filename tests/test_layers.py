@@ -30,13 +30,10 @@ MEANINGS = {
 }  # fmt: skip
 # Choices that still stand in backends, and go to the optimizer: what they take for these.
 CHOICES = {
-    "cpu": {
-        "cost", "cost.construct", "cost.model", "passes.fuse",
-    },
+    "cpu": {"cost", "cost.construct", "cost.model", "passes.fuse"},
     "null": set(),
     "nvidia": {
-        "cost.assumed", "cost.blocks", "cost.model", "kernels.convolution_form", "licence",
-        "tiles.bounds", "tiles.contraction", "tiles.write",
+        "cost.blocks", "cost.model", "kernels.convolution_form", "tiles.contraction", "tiles.write",
     },
 }  # fmt: skip
 # What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).

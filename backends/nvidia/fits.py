@@ -22,7 +22,6 @@ from ...optimizer.cost.blocks import BlockCounter, LargestGrain
 from ...optimizer.kernels.convolution_form import sums_one_feature
 from ...optimizer.machine import Limitation
 from ...optimizer.overwriting import may_overwrite
-from ...optimizer.tiles.bounds import with_numbers
 from ...optimizer.tiles.contraction import calls
 from ...optimizer.tiles.write import Unwritable
 from ...optimizer.windows import NONE, Windows, opened
@@ -56,7 +55,7 @@ def fits(op: Op, target: NvidiaTarget) -> Choice | Limitation:
         reason = foreign.refusal(op, target)
         return _limited(op, target, reason) if reason else Choice(partial(foreign.emit, op, target))
     if op.name == "kernel_call":
-        return _tiled(with_numbers(op), target)
+        return _tiled(op, target)
     pairs = shared(op)
     op, within = opened(op)
     region = op.regions[0] if op.name == "fusion" else as_region(op)

@@ -44,7 +44,5 @@ LOOP_STEP = 0.2  # of a turn besides its vectors
 LOOP_SPILLED = 12.0  # of each vector of a transposed block that registers do not hold
 LOOP_WAITING = 0.1  # of what is issued, that which shows where sums wait for each other
 
-MEETING = 32  # what threads of a GPU's block that meet cost, in instructions
-
 # Of kernels in the language, in seconds: to begin on one window, on one tile of the grid.
 WINDOW_SECONDS, TILE_SECONDS = 20e-9, 100e-9

@@ -15,12 +15,13 @@ from ...hlo.graph import APPROXIMATE, EXACT, Module, Op, Value
 from ...hlo.regions import rewritten
 from ...hlo.types import Element
 from ...hlo.verify import FUSED, Level
-from ..licence import DEFAULT_LICENCES, Ledger, Licence
+from ..licence import DEFAULT_LICENCES, REASSOCIATES, Ledger, Licence
 
 
 @dataclass(frozen=True)
 class Formula:
-    """How a target may compute an operation of these types of element, under a licence.
+    """How a target may compute an operation of these types of element, where other roundings are
+    allowed (the licence REASSOCIATES).
 
     text: the formula; error: a bound of its relative error, where `eps` is 2^-24 and `x` the
     operand, for results that are normal numbers. fits: whether an operation has its form.
@@ -28,7 +29,6 @@ class Formula:
 
     op: str
     elements: tuple[Element, ...]
-    licence: Licence
     text: str
     error: str
     fits: Callable[[Op], bool] = lambda op: True
@@ -50,7 +50,7 @@ class Approximate:
     gives: ClassVar[Level] = FUSED
 
     def __call__(self, module: Module) -> Module:
-        if not any(map(self._concerns, module.walk())):
+        if REASSOCIATES not in self.licences or not any(map(self._concerns, module.walk())):
             return module
         functions = {
             name: function.with_body(rewritten(function.body, {}, self._kernel))
@@ -78,7 +78,7 @@ class Approximate:
             return None
         for formula in self.formulas:
             same = op.name == formula.op and op.result.element in formula.elements
-            if same and formula.licence in self.licences and formula.fits(op):
+            if same and formula.fits(op):
                 return formula
         return None
 
@@ -95,7 +95,7 @@ class Approximate:
         formula = self._formula(op)
         if formula is None:
             return False
-        self.ledger.record(f"{self.name}-{op.name.replace('_', '-')}", formula.licence, op)
+        self.ledger.record(f"{self.name}-{op.name.replace('_', '-')}", REASSOCIATES, op)
         operands = [known.get(value, value) for value in op.operands]
         facts = {**op.attributes, APPROXIMATE: True}
         made = b.append(Op(op.definition, operands, facts, (), op.result_types, op.origin))

@@ -1,7 +1,8 @@
 """kernels: contractions in the form in which a target computes them best.
 
 What that takes besides, copies of operands, parts of a sum and what adds them, are kernels of the
-program like all others (`optimizer/kernels/`).
+program like all others (`optimizer/kernels/`). Bounds of tile functions that no call decides are
+constants then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..kernels.choose import Chooser
 from ..machine import Machine
+from ..tiles.bounds import with_numbers
 from ..windows import opened
 
 if TYPE_CHECKING:
@@ -47,10 +49,11 @@ class Kernels:
                 with b.at(op.origin):
                     results = inline(b, chosen, _mapped(op.operands, mapping))
             else:
-                nested = [rename(body, mapping) for body in op.regions]
+                new = with_numbers(op) if op.name == "kernel_call" else op
+                nested = [rename(body, mapping) for body in new.regions]
                 if op.definition.flow:
                     nested = [self.region(body) for body in nested]
-                results = b.append(op.with_operands(_mapped(op.operands, mapping), nested)).results
+                results = b.append(new.with_operands(_mapped(op.operands, mapping), nested)).results
             pairs = zip(op.results, results, strict=True)
             mapping.update((old, new) for old, new in pairs if new is not old)
         if not mapping and b.ops == list(region.ops):

@@ -37,7 +37,12 @@ def machine_of(architecture: str, choice: str | None = None) -> Machine:
     if choice is not None:
         if choice == "host":
             raise UserError("machine 'host' is a CPU; target nvidia takes the path of a file")
-        return read_machine(choice)
+        found = read_machine(choice)
+        if found.blocks is None:
+            raise UserError(
+                f"machine '{found.name}' has no blocks of threads; target nvidia takes a GPU's"
+            )
+        return found
     return typical(TYPICAL[architecture])
 
 

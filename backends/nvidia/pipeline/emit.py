@@ -9,7 +9,6 @@ from ....hlo.graph import Op
 from ....optimizer.asynchronous.configuration import PipelineConfiguration
 from ....optimizer.asynchronous.fits import fits
 from ....optimizer.machine import Limitation
-from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ..capabilities import capabilities
 from ..frame import Parameter, Unit, barrier
@@ -35,7 +34,7 @@ def code_of(plan: PipelineConfiguration, target: NvidiaTarget) -> KernelCode:
 
 def plan_of(op: Op, target: NvidiaTarget) -> PipelineConfiguration | Limitation:
     """How a kernel_call runs here, or why it does not."""
-    return fits(with_numbers(op), capabilities(target.architecture))
+    return fits(op, capabilities(target.architecture))
 
 
 class _PipelineKernel:

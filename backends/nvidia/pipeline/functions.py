@@ -9,7 +9,6 @@ from collections.abc import Callable
 from ....hlo.graph import APPROXIMATE, Op, Region, Value
 from ....hlo.types import BF16, F16, F32
 from ....optimizer.asynchronous.work import splat_of
-from ....optimizer.licence import REASSOCIATES
 from ....optimizer.passes.approximate import Formula
 from ... import llvm
 from ...llvm import Function, elements
@@ -89,23 +88,19 @@ def _by_spread(op: Op) -> bool:
 
 _FLOATS = (F32, BF16, F16)
 FORMULAS = (
-    Formula("exponential", _FLOATS, REASSOCIATES, "`ex2(x log2 e)`", "`4 eps + 2 eps abs(x)`"),
+    Formula("exponential", _FLOATS, "`ex2(x log2 e)`", "`4 eps + 2 eps abs(x)`"),
+    Formula("logistic", _FLOATS, "`rcp(1 + ex2(-x log2 e))`", "`6 eps + 2 eps abs(x)`"),
     Formula(
-        "logistic", _FLOATS, REASSOCIATES,
-        "`rcp(1 + ex2(-x log2 e))`", "`6 eps + 2 eps abs(x)`",
-    ),
-    Formula(
-        "tanh", _FLOATS, REASSOCIATES,
+        "tanh", _FLOATS,
         "polynomial where `abs(x) < 0.55`, else `1 - 2 rcp(1 + ex2(2 x log2 e))`", "`14 eps`",
     ),
     Formula(
-        "divide", (F32,), REASSOCIATES,
+        "divide", (F32,),
         "by one number a row: product with its reciprocal", "`2 eps`", _by_spread,
     ),
     Formula(
-        "subtract", (F32,), REASSOCIATES,
-        "`x c - y` with a constant `c`: one fused operation", "`eps`",
-        _is_scaled,
+        "subtract", (F32,),
+        "`x c - y` with a constant `c`: one fused operation", "`eps`", _is_scaled,
     ),
 )  # fmt: skip
 """The target's table: what operations with the mark APPROXIMATE may be computed by."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ....hlo.graph import Value
 from ....hlo.types import ElementType
-from ....optimizer.cost.assumed import MEETING
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
@@ -39,7 +38,9 @@ def converted(
         ]
     # Through shared memory each element is written and read.
     words = max(len(source.alive), len(target.alive)) * max(1.0, value.element.itemsize / 4)
-    if found.shuffles is not None and found.shuffles.cost <= 4 * words + MEETING:
+    blocks = e.target.machine.blocks
+    assert blocks is not None
+    if found.shuffles is not None and found.shuffles.cost <= 4 * words + blocks.meeting:
         return _shuffled(e, value.element, tile, target, found.shuffles)
     return _through_shared(e, value, source, tile, target)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ....hlo.deciding import common_divisor, estimating
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Value
-from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm import elements
 from ..frame import Entry, Parameter, Unit, blocks
@@ -27,7 +26,6 @@ MOST_WORDS = 1 << 16  # 32-bit words of a tile: a multiprocessor has no more reg
 def fits(op: Op, target: NvidiaTarget) -> Assignment | str:
     """Where the tiles of a kernel_call lie; or why they have no place in registers and shared
     memory."""
-    op = with_numbers(op)
     made = (value for inner in op.regions[0].walk() for value in inner.results)
     largest = max(map(words, made), default=0)
     if largest > MOST_WORDS:

@@ -15,7 +15,6 @@ from typing import Any
 
 from ....hlo.graph import Op, Region, Value
 from ....hlo.tiling import MEMORY_OPS
-from ....optimizer.tiles.bounds import with_numbers
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import given, supports
@@ -64,7 +63,6 @@ class Room:
 
 def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
     """The kernel of a kernel_call. `shares`: a result may lie in the memory of an operand."""
-    op = with_numbers(op)
     found = Resident(op, target, shares, 0)
     if found.room.scratch.size:
         found = Resident(op, target, shares, found.room.scratch.size)
