@@ -66,6 +66,9 @@ APPROXIMATE = "girih.approximate"
 NOTE = "girih.note"
 """What the user is told of a kernel: what was chosen that costs something, and why."""
 
+PARTS = "girih.parts"
+"""Of a `rows` fusion: into how many parts blocks of threads divide each row."""
+
 LOGGED = "girih.logged"
 """Of a module: how many of the entry's last results keep state as it was (`undo-log`)."""
 

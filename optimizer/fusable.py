@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..hlo.deciding import at_hint, surely_at_most
-from ..hlo.graph import Dense, Op
+from ..hlo.graph import Dense, Op, Region
 from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
 
@@ -113,3 +113,14 @@ def trailing_reduction(op: Op) -> int | None:
     dimensions = sorted(op.dimensions)
     outer = rank - len(dimensions)
     return outer if dimensions == list(range(outer, rank)) else None
+
+
+def outer_rank(region: Region) -> int | None:
+    """The number of row dims if all reductions are over the dims after them; else None."""
+    reductions = [op for op in region.ops if op.name == "reduce"]
+    ranks = {trailing_reduction(op) for op in reductions}
+    outer = ranks.pop() if len(ranks) == 1 else None
+    if outer is None:
+        return None
+    rows = {value.dims[:outer] for op in reductions for value in (op.operands[0], *region.results)}
+    return outer if len(rows) == 1 else None

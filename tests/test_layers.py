@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,40 +13,25 @@ import pytest
 import girih
 
 ROOT = Path(girih.__file__).parent
+PAGE = (ROOT / "docs" / "architecture.md").read_text().splitlines()
+
+
+def table(head: str) -> list[list[str]]:
+    """The cells of the page's table whose head begins so, row by row."""
+    start = next(number for number, line in enumerate(PAGE) if line.startswith(f"| {head} |"))
+    lines = takewhile(lambda line: line.startswith("|"), PAGE[start + 2 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 # Folder -> the rooms of girih that its code may import, besides itself.
 MAY_IMPORT = {
-    "specs": {"hlo"},  # the page generator reads the rooms
-    "hlo": {"specs"},
-    "frontends": {"hlo", "runtime"},  # runtime: a .girih file as a source
-    # workers: when a second worker pays, which the plan and the runtime judge by
-    "optimizer": {"hlo", "specs", "options", "workers"},
-    "backends": {"hlo", "specs", "optimizer", "options", "workers"},
-    # on demand: to compile anew, and to simulate a GPU
-    "runtime": {"hlo", "specs", "compiler", "simulated", "__version__", "workers"},
+    folder.strip("`/"): set(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
+    for folder, _, rooms in table("folder")
 }
-# What backends take from the optimizer: plans, machines, and what its operations mean.
-MEANINGS = {
-    "asynchronous.configuration", "asynchronous.epilogue_loads", "asynchronous.fits",
-    "asynchronous.roles", "asynchronous.work", "expansions", "fusable", "machine", "overwriting",
-    "passes.approximate", "passes.encode", "plan", "schedule", "tiles.raster", "tuning", "windows",
-}  # fmt: skip
-# Choices that still stand in backends, and go to the optimizer: what they take for these.
-CHOICES = {
-    "cpu": {"cost", "cost.construct", "cost.model", "passes.fuse"},
-    "null": set(),
-    "nvidia": {
-        "cost.blocks", "cost.model", "kernels.convolution_form", "tiles.contraction", "tiles.write",
-    },
-}  # fmt: skip
-# What a call of a loaded bundle may import of hlo/ at module level (the rest is on demand).
-RUNTIME_AT_ONCE = {
-    "hlo.errors", "hlo.extras", "hlo.files", "hlo.signature", "hlo.size_text", "hlo.sizes",
-    "hlo.symbols", "hlo.trees", "hlo.types", "workers",
-}  # fmt: skip
-ON_A_MESH = {  # more
-    "runtime/distributed/layout.py": {"hlo.placement", "hlo.sharding"},
-    "runtime/distributed/transfers.py": {"hlo.messages"},
-    "runtime/devices/exchanges.py": {"hlo.messages"},
+# (importer, folder) -> what it takes of the folder.
+PARTS = {
+    (importer.strip("`/"), folder.strip("`/")): set(re.findall(r"`([\w.]+)`", parts))
+    for importer, folder, parts in table("importer")
 }
 
 
@@ -86,15 +73,20 @@ def test_imports_follow_the_plan(folder):
     assert not wrong
 
 
-@pytest.mark.parametrize("backend", CHOICES)
-def test_backends_choose_no_more(backend):
-    taken = {
-        name.removeprefix("optimizer.")
-        for path in files(f"backends/{backend}")
-        for name in imports(path, top_only=False)
-        if name.startswith("optimizer.")
+def test_backends_take_plans_and_meanings():
+    """Each file what the page says, and all that it says is taken by some."""
+    meanings = PARTS["backends", "optimizer"]
+    taken: set[tuple[str, str]] = set()
+    for path in files("backends"):
+        room = "/".join(path.relative_to(ROOT).parts[:2])
+        names = {name for name in imports(path, top_only=False) if name.startswith("optimizer.")}
+        names = {name.removeprefix("optimizer.") for name in names}
+        assert names <= meanings | PARTS.get((room, "optimizer"), set()), path
+        taken |= {(room if name not in meanings else "backends", name) for name in names}
+    said = {
+        (who, name) for (who, of), parts in PARTS.items() if of == "optimizer" for name in parts
     }
-    assert taken - MEANINGS == CHOICES[backend]
+    assert taken == said
 
 
 def test_the_runtime_needs_little_of_the_program_at_once():
@@ -103,12 +95,15 @@ def test_the_runtime_needs_little_of_the_program_at_once():
         for path in files("runtime")
         for name in imports(path, top_only=True)
         if name.startswith(("hlo", "optimizer", "backends", "frontends", "compiler"))
-        and ".".join(name.split(".")[:2])
-        not in RUNTIME_AT_ONCE | ON_A_MESH.get(path.relative_to(ROOT).as_posix(), set())
+        and name.removeprefix("hlo.").split(".")[0]
+        not in PARTS["runtime", "hlo"]
+        | PARTS.get((path.relative_to(ROOT).as_posix(), "hlo"), set())
     ]
     assert not wrong
 
 
 def test_this_test_sees_imports():
+    assert MAY_IMPORT["hlo"] == {"specs"} and "types" in PARTS["runtime", "hlo"]
+    assert set(MAY_IMPORT) == {"specs", "hlo", "frontends", "optimizer", "backends", "runtime"}
     assert "hlo.graph" in set(imports(ROOT / "optimizer" / "passes" / "fuse.py", top_only=False))
     assert len(files("frontends")) > 10

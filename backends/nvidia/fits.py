@@ -14,16 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from ...hlo.graph import Op, Region
+from ...hlo.graph import PARTS, Op, Region
 from ...optimizer.asynchronous.configuration import PipelineConfiguration
 from ...optimizer.asynchronous.fits import fits as runs
 from ...optimizer.asynchronous.fits import multiplied
-from ...optimizer.cost.blocks import BlockCounter, LargestGrain
-from ...optimizer.kernels.convolution_form import sums_one_feature
 from ...optimizer.machine import Limitation
 from ...optimizer.overwriting import may_overwrite
-from ...optimizer.tiles.contraction import calls
-from ...optimizer.tiles.write import Unwritable
+from ...optimizer.tiles.tilings import BLOCK_TILINGS, LARGEST_TILINGS, tile_functions
 from ...optimizer.windows import NONE, Windows, opened
 from ..llvm import elementwise
 from ..plain.single import as_region
@@ -87,62 +84,64 @@ def _whole(
         return reason or Choice(partial(single.emit, op, target))
     if kind in FUSIONS:
         reason = FUSIONS[kind].refusal(region, within)
-        return reason or Choice(partial(FUSIONS[kind].emit, region, target, flops, within))
+        parts = {"parts": op.attributes[PARTS]} if PARTS in op.attributes else {}
+        return reason or Choice(partial(FUSIONS[kind].emit, region, target, flops, within, **parts))
     if kind != "contract":
         return ""
     if within:
         return "a contraction on windows of arrays"
-    if sums_one_feature(region) and is_fixed(region):
+    if BLOCK_TILINGS not in op.attributes:
+        return "nobody has chosen its tiles"
+    if not op.attributes[BLOCK_TILINGS]:
         return Choice(partial(windows.depthwise, region, target, flops))
-    return _contraction(op, region, target, bool(pairs))
+    return _contraction(op, target, bool(pairs))
 
 
-def _contraction(op: Op, region: Region, target: NvidiaTarget, shares: bool) -> Choice | str:
+def _contraction(op: Op, target: NvidiaTarget, shares: bool) -> Choice | str:
     """Hopper's pipeline takes what it has a unit for where it can, else a block of threads each
     tile."""
-    able = capabilities(target.architecture)
-    mains = [main for main in region.ops if main.definition.pattern == "contract"]
     notes: tuple[str, ...] = ()
-    if any(unit.asynchronous for main in mains for unit in able.units_of(main)):
-        found = pipelined(op, region, target)
+    if LARGEST_TILINGS in op.attributes:
+        found = pipelined(op, target)
         if not isinstance(found, str):
             return Choice(partial(pipeline.code_of, found, target))
         notes = (f"not in Hopper's pipeline: {found}",)
-    made = in_blocks(op, region, target)
+    made = in_blocks(op, target)
     if isinstance(made, str):
         return "; ".join((made, *notes))
     return Choice(partial(tile.emitted, made, shares), notes)
 
 
-def pipelined(op: Op, region: Region, target: NvidiaTarget) -> PipelineConfiguration | str:
-    """How a region around one contraction runs in Hopper's pipeline, or why it does not."""
+def pipelined(op: Op, target: NvidiaTarget) -> PipelineConfiguration | str:
+    """How a fusion around one contraction runs in Hopper's pipeline, or why it does not."""
     able = capabilities(target.architecture)
 
     def asked(call: Op) -> PipelineConfiguration | str:
         found = runs(call, able)
         return found.reason if isinstance(found, Limitation) else found
 
-    return first_that_fits(calls(op.operands, region, target.machine, LargestGrain), asked)
+    return first_that_fits(tile_functions(op, LARGEST_TILINGS), asked)
 
 
-def in_blocks(op: Op, region: Region, target: NvidiaTarget) -> tile.Assignment | str:
-    """How a region around one contraction runs in blocks of threads, or why it does not."""
-    tiles = calls(op.operands, region, target.machine, BlockCounter)
-    return first_that_fits(tiles, lambda call: tile.fits(call, target))
+def in_blocks(op: Op, target: NvidiaTarget) -> tile.Assignment | str:
+    """How a fusion around one contraction runs in blocks of threads, or why it does not."""
+    return first_that_fits(tile_functions(op, BLOCK_TILINGS), lambda one: tile.fits(one, target))
 
 
-def first_that_fits(tiles: Iterator[Op], asked: Callable[[Op], Found | str]) -> Found | str:
+def first_that_fits(
+    functions: Iterator[Op | str], asked: Callable[[Op], Found | str]
+) -> Found | str:
     """What is answered of the first tile function that fits; or why the last one does not."""
-    reason = ""
-    try:
-        for call in tiles:
-            found = asked(call)
-            if not isinstance(found, str):
-                return found
-            reason = found
-    except Unwritable as unwritable:
-        reason = reason or str(unwritable)
-    return reason
+    reason = unwritten = ""
+    for one in functions:
+        if isinstance(one, str):
+            unwritten = one
+            continue
+        found = asked(one)
+        if not isinstance(found, str):
+            return found
+        reason = found
+    return reason or unwritten
 
 
 def _tiled(op: Op, target: NvidiaTarget) -> Choice | Limitation:

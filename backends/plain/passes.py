@@ -32,23 +32,6 @@ class RowPass:
         return wanted + [region.results[number] for number in self.roots]
 
 
-def outer_rank(region: Region) -> int | None:
-    """The number of row dims if all reductions are over the dims after them; else None."""
-    ranks = set()
-    for op in region.ops:
-        if op.name == "reduce":
-            rank = op.operands[0].rank
-            outer = rank - len(op.dimensions)
-            if sorted(op.dimensions) != list(range(outer, rank)):
-                return None
-            ranks.add((outer, op.operands[0].dims[:outer]))
-    if len(ranks) != 1:
-        return None
-    ((outer, rows),) = ranks
-    fits = all(root.dims[:outer] == rows for root in region.results)
-    return outer if fits else None
-
-
 def plan(region: Region, outer: int, straight: Callable[[int], bool]) -> list[RowPass]:
     """The passes in order, with what each keeps for later ones (none where code is straight)."""
     stages: dict[Value, int] = {}  # how many reductions lie behind a value, one after another

@@ -29,7 +29,7 @@ class Chooser:
     def kernels(self, region: Region, operands: Sequence[Value]) -> Sequence[Value]:
         """The results of a region around contractions."""
         if convolution_form.sums_one_feature(region):
-            return fused(self.b, "contract", region, operands)
+            return fused(self.b, "contract", region, operands, tilings=self.tilings)
         if all(kind.is_static for kind in region.types if isinstance(kind, TensorType)):
             form = convolution_form.prepared(region)
             if form is not None:
@@ -54,14 +54,14 @@ class Chooser:
             computed = [v for op in contractions(split) for v in op.operands if v.op is not None]
             note = f"operands, product and what follows apart: {tiled.reason}"
             return self.fission(split, computed, operands, note)
-        return fused(self.b, "contract", split, operands, note)
+        return fused(self.b, "contract", split, operands, note, self.tilings)
 
     def in_parts(self, split: split_sum.SplitSum, operands: Sequence[Value]) -> Sequence[Value]:
         """A kernel that gives the sums of parts, and one that adds them."""
         given = [operands[number] for number in split.sources]
         sides = [self.b.reshape(*pair) for pair in _as(split.product, given)]
         note = f"the sum is done in {split.parts} parts"
-        sums = fused(self.b, "contract", split.product, sides, note)
+        sums = fused(self.b, "contract", split.product, sides, note, self.tilings)
         return fused(self.b, "loop", split.rest, [*sums, *operands])
 
     def fission(

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import NOTE, Region, Value
 from ...hlo.regions import extract, in_order_of_demand
+from .tiled import Tilings
 
 
 def fused(
-    b: Builder, kind: str, region: Region, operands: Sequence[Value], note: str = ""
+    b: Builder,
+    kind: str,
+    region: Region,
+    operands: Sequence[Value],
+    note: str = "",
+    tilings: Tilings | None = None,
 ) -> tuple[Value, ...]:
     """The results of a fusion of this kind, of those operands that its region uses. note: what the
-    user is told of it."""
+    user is told of it. tilings: where those of the fusion come from."""
     ops, inputs = in_order_of_demand(set(region.ops), region.results)
-    body = extract(ops, inputs, region.results)
-    facts = {"kind": kind, NOTE: note} if note else {"kind": kind}
+    own = ops == [*region.ops] and inputs == [*region.arguments]
+    body = region if own else extract(ops, inputs, region.results)
+    facts: dict[str, Any] = {"kind": kind, NOTE: note} if note else {"kind": kind}
+    if tilings is not None:
+        facts |= tilings.listed(body)
     given = [operands[value.index] for value in inputs]
     return b.op("fusion", given, facts, (body,), body.result_types).results
 

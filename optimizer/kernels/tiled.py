@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...hlo.deciding import estimating
 from ...hlo.graph import Op, Region
 from ..cost.blocks import BlockCounter, LargestGrain
+from ..cost.estimate import Tiling
 from ..machine import Limitation, Machine
-from ..tiles.contraction import contraction_group, tilings
+from ..tiles.build import TileGroup
+from ..tiles.contraction import others, tilings
+from ..tiles.tilings import BLOCK_TILINGS, LARGEST_TILINGS, contraction_group
 from ..tiles.write import Unwritable
+from .convolution_form import sums_one_feature
 from .operand_layout import misread
 
 if TYPE_CHECKING:
     from ...backends.capabilities import Capabilities
+
+TRIES = 8  # tilings that a kernel bears
 
 
 class Tiled(NamedTuple):
@@ -31,6 +37,8 @@ class Tilings:
     def __init__(self, machine: Machine, capabilities: Capabilities) -> None:
         self.machine, self.capabilities = machine, capabilities
         self.known: dict[Region, Tiled | Limitation] = {}
+        self.groups: dict[Region, tuple[TileGroup, Op]] = {}
+        self.plans: dict[tuple[Region, type[BlockCounter]], list[Tiling]] = {}
 
     def best(self, region: Region) -> Tiled | Limitation:
         """The best tiling of a region as one kernel."""
@@ -43,18 +51,47 @@ class Tilings:
         dtype = next((op.operands[0].element.name for op in contractions(region)), "")
         found: Tiled | Limitation = Limitation(self.capabilities.target, dtype, "")
         try:
-            group, main = contraction_group(region)
+            _, main = self._group(region)
         except Unwritable as unwritable:
             return replace(found, reason=str(unwritable))
         for kind in self.kinds(main):
             try:
-                found = Tiled(kind, tilings(group, main, self.machine, kind)[0].time)
+                found = Tiled(kind, self._tilings(region, kind)[0].time)
             except Unwritable as unwritable:
                 if isinstance(found, Limitation):
                     found = replace(found, reason=str(unwritable))
             if isinstance(found, Tiled) and found.seconds < math.inf:
                 break
         return found
+
+    @estimating()
+    def listed(self, region: Region) -> dict[str, Any]:
+        """What a fusion of such a region says of its tilings (`optimizer/tiles/tilings.py`)."""
+        if sums_one_feature(region) and all(value.tensor.is_static for value in region.results):
+            return {BLOCK_TILINGS: ()}
+        units = [unit for main in contractions(region) for unit in self.capabilities.units_of(main)]
+        kinds = {BLOCK_TILINGS: BlockCounter}
+        if any(unit.asynchronous for unit in units):
+            kinds[LARGEST_TILINGS] = LargestGrain
+        return {name: self._listed(region, kind) for name, kind in kinds.items()}
+
+    def _listed(self, region: Region, kind: type[BlockCounter]) -> tuple[Any, ...] | str:
+        try:
+            plans = self._tilings(region, kind)[:TRIES]
+            plans += others(*self._group(region), self.machine, kind)[:TRIES]
+        except Unwritable as unwritable:
+            return str(unwritable)
+        return tuple((plan.way, plan.step, *plan.sizes) for plan in plans)
+
+    def _group(self, region: Region) -> tuple[TileGroup, Op]:
+        if region not in self.groups:
+            self.groups[region] = contraction_group(region)
+        return self.groups[region]
+
+    def _tilings(self, region: Region, kind: type[BlockCounter]) -> list[Tiling]:
+        if (region, kind) not in self.plans:
+            self.plans[region, kind] = tilings(*self._group(region), self.machine, kind)
+        return self.plans[region, kind]
 
     def kinds(self, main: Op) -> list[type[BlockCounter]]:
         """What counts for a contraction: units of the largest grain where they read it."""

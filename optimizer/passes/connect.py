@@ -34,11 +34,12 @@ from ..peak import Peak, peak_of
 from ..rolled import WEIGHT_BYTES
 from ..tiles import contraction
 from ..tiles.build import TileGroup
-from ..tiles.contraction import built, lone_contraction
+from ..tiles.contraction import lone_contraction
 from ..tiles.masks import without_masks
 from ..tiles.nodes import KernelNode, KnownGroups, Nodes, Wiring
 from ..tiles.spare import spared
 from ..tiles.streaming import StreamedGroup
+from ..tiles.tilings import built
 from ..tiles.turns import without_idle_turns
 from ..tiles.write import Unwritable, writable
 from ..tuning import Choices, Variant
@@ -215,7 +216,7 @@ class Connect:
             if plan.time >= best:
                 break
             try:
-                op = built(group, group.inputs, plan, "group")
+                op = built(group, group.inputs, "group", **plan.choice)
             except Unwritable:
                 continue
             found = fits(self.tidied(op), able)
@@ -259,7 +260,7 @@ class Connect:
         """The best tilings that can be written, fastest first."""
         for plan in self.plans(group):
             try:
-                op = built(group, operands, plan, name)
+                op = built(group, operands, name, **plan.choice)
             except Unwritable:
                 continue
             # Of a convolution over features no window of a tile lies in the grains of units.

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...hlo.build import Builder
-from ...hlo.graph import Module, Op, Region, Value, arguments
+from ...hlo.graph import PARTS, Module, Op, Region, Value, arguments
 from ...hlo.regions import inline, rename
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
 from ..kernels.choose import Chooser
+from ..kernels.divided_rows import parts_of
 from ..machine import Machine
 from ..tiles.bounds import with_numbers
 from ..windows import opened
@@ -49,7 +50,7 @@ class Kernels:
                 with b.at(op.origin):
                     results = inline(b, chosen, _mapped(op.operands, mapping))
             else:
-                new = with_numbers(op) if op.name == "kernel_call" else op
+                new = self.decided(op)
                 nested = [rename(body, mapping) for body in new.regions]
                 if op.definition.flow:
                     nested = [self.region(body) for body in nested]
@@ -59,6 +60,18 @@ class Kernels:
         if not mapping and b.ops == list(region.ops):
             return region
         return Region(region.arguments, b.ops, _mapped(region.results, mapping))
+
+    def decided(self, op: Op) -> Op:
+        """A kernel that stays one, with what is decided of it."""
+        if op.name == "kernel_call":
+            return with_numbers(op)
+        if op.name != "fusion" or op.kind != "rows":
+            return op
+        parts = parts_of(opened(op).op.regions[0], self.machine, self.capabilities)
+        if parts == 1:
+            return op
+        facts = {**op.attributes, PARTS: parts}
+        return Op(op.definition, op.operands, facts, op.regions, op.result_types, op.origin)
 
     def chosen(self, op: Op) -> Region | None:
         """The kernels of a contraction, of the same operands; None where it is one as it is."""

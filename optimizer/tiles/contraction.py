@@ -9,25 +9,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ...hlo.deciding import at_hint, surely_at_most
-from ...hlo.graph import Op, Region, Value
+from ...hlo.graph import Op
 from ...hlo.symbols import Dim, SymbolicDim
 from ..cost.blocks import BlockCounter
 from ..cost.estimate import Tiling, priced
 from ..machine import Machine
-from .build import TileGroup, build_kernel, make_group
-from .implicit import boxes, build_implicit, group_features, pixel_dims, refusal, step_of
+from .build import TileGroup, make_group
+from .implicit import boxes, group_features, pixel_dims, refusal, step_of
 from .streaming import StreamedGroup
-from .write import Unwritable, writable
+from .write import Unwritable
 
 TURN = 128  # bytes of a row of an operand, in one turn of the loop
 _LEAST_TURN = 32  # bytes that a matrix instruction takes
 _MOST_DEPTH = 4  # turns of one summed dim that is whole in each
 _LARGEST = 128 * 256  # elements of a tile; larger ones leave too few stages of windows
 NOISE = 1.02  # times that differ by less are one
-_TRIES = 8  # tilings of which kernels are written
 _BOXES = 2  # ways to lay the rows of a tile over pixels
 
 
@@ -47,27 +47,6 @@ _WIDE = (256, 128, 192, 64, 96, 160, 32, 16, 8)
 _OF_LARGEST = ContractionSides((128, 64, 256, 192), _WIDE, (128, 64, 256), _WIDE)
 
 
-def contraction_group(region: Region) -> tuple[TileGroup, Op]:
-    """A region around one contraction as a group, and the contraction in it; Unwritable, with the
-    reason, where that has no tiles."""
-    mains = [op for op in region.ops if op.definition.pattern == "contract"]
-    if len(mains) != 1:
-        raise Unwritable(f"{len(mains)} contractions in one kernel")
-    unwritable = [op for op in region.ops if not writable(op)]
-    if unwritable:
-        raise Unwritable(f"{unwritable[0].name} has no form on tiles")
-    roots = region.results
-    if any(root.dims != roots[0].dims or root.owner is region for root in roots):
-        raise Unwritable("results of several shapes")
-    if not all(roots[0].dims):
-        raise Unwritable("an empty result")
-    if not all(value.tensor.size for value in mains[0].operands):
-        raise Unwritable("a sum of nothing")
-    group = make_group(region.ops, region.arguments, roots)
-    (main,) = (op for op in group.ops if op.name == mains[0].name)
-    return group, main
-
-
 def lone_contraction(group: TileGroup) -> Op | None:
     """The contraction of a group that has one, and no reduction; None in others."""
     found = [op for op in group.ops if op.definition.pattern in ("contract", "reduce")]
@@ -84,6 +63,16 @@ def tilings(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounte
     return _direct(group, main, machine, kind)
 
 
+def others(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounter]) -> list[Tiling]:
+    """Tilings of a convolution that has some as a product over its taps, by its plain form: for
+    blocks whose threads do all, best first."""
+    if kind.largest or not _over_taps(main):
+        return []
+    with suppress(Unwritable):
+        return _direct(group, main, machine, kind)
+    return []
+
+
 def _over_taps(main: Op) -> bool:
     return main.name == "convolution" and not refusal(main)
 
@@ -93,35 +82,6 @@ def _direct(group: TileGroup, main: Op, machine: Machine, kind: type[BlockCounte
     way, step = _walk(ways, main, kind)
     sizes = (_wide if kind.largest else _cut_sizes)(group, main)
     return _sorted(group, machine, kind, sizes, ways[way], step, way)
-
-
-def built(group: TileGroup, operands: Sequence[Value], plan: Tiling, name: str) -> Op:
-    """The kernel_call of a tiling of this group or an equal one."""
-    if plan.way == 0 and plan.step:
-        return build_implicit(group, operands, plan.sizes, name, plan.step)
-    stream = group.streams()[plan.way - 1] if plan.way else None
-    return build_kernel(group, operands, plan.sizes, name, stream, plan.step)
-
-
-def calls(
-    operands: Sequence[Value], region: Region, machine: Machine, kind: type[BlockCounter]
-) -> Iterator[Op]:
-    """The kernel_calls of a region around one contraction, best first; Unwritable, with the reason,
-    after the last."""
-    group, main = contraction_group(region)
-    name = "convolution" if main.name == "convolution" else "contraction"
-    ways = [tilings, _direct] if _over_taps(main) and not kind.largest else [tilings]
-    reasons = ["no tile of its result stands alone"]
-    for way in ways:
-        try:
-            for plan in way(group, main, machine, kind)[:_TRIES]:
-                try:
-                    yield built(group, operands, plan, name)
-                except Unwritable as unwritable:
-                    reasons.append(str(unwritable))
-        except Unwritable as unwritable:
-            reasons.append(str(unwritable))
-    raise Unwritable(reasons[-1])
 
 
 def _sorted(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ....hlo.deciding import at_hint, larger, surely_at_most
 from ....hlo.graph import Region, Value
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.fusable import outer_rank
 from ... import llvm
 from ...llvm import elements
 from ...llvm.elements import Register
@@ -30,7 +31,7 @@ from ...plain.frame import (
     tile_range,
 )
 from ...plain.monoid import Reduction, flat, unflat
-from ...plain.passes import RowPass, cone, outer_rank, plan
+from ...plain.passes import RowPass, cone, plan
 from ..codegen import Target
 from ..machines import machine_of
 from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations

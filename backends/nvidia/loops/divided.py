@@ -10,8 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....hlo.deciding import at_hint, common_divisor, estimating
-from ....optimizer.cost.model import streamed
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import Affine, LoopAxis, of_axis
@@ -24,27 +22,6 @@ from .row_code import RowCode, RowCut
 
 WARPS = 8  # of a block
 TURN = 4  # vectors that a thread of a part has at least
-
-
-def parts_of(kernel: FusionKernel, outer: int, passes: Sequence[RowPass], cut: RowCut) -> int:
-    """Blocks per row; 1 where one block is enough."""
-    dims = kernel.region.results[0].dims[:outer]
-    rows, machine = at_hint(math.prod(dims)), kernel.target.architecture.multiprocessors
-    counts = {math.prod(step.inner) for step in passes if step.reductions}
-    (count, *others) = counts
-    if others or not cut.copies(count, cut.width) or 2 * rows > machine:
-        return 1
-    width = common_divisor(cut.width, count)
-    count = at_hint(count)
-    least = TURN * width * WARPS * 32
-    parts = max(1, min(-(-2 * machine // rows), count // least))
-    with estimating():
-        size = sum(v.tensor.bytes for v in kernel.region.arguments if v.tensor.size >= count) / rows
-    alone, together = (
-        streamed(kernel.target.machine, rows * size, len(passes), tasks, launches)
-        for tasks, launches in ((rows, 1), (rows * parts, len(passes) + 1))
-    )
-    return parts if together < alone else 1
 
 
 def emit(

@@ -16,7 +16,7 @@ class FusionEmitter(NamedTuple):
     """Kernels of fusions. `refusal`: why one has none, "" where `emit` gives it."""
 
     refusal: Callable[[Region, Windows], str]
-    emit: Callable[[Region, NvidiaTarget, float, Windows], KernelCode]
+    emit: Callable[..., KernelCode]  # (Region, NvidiaTarget, float, Windows); PARTS of rows
 
 
 class OperationEmitter(NamedTuple):

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....hlo.graph import Region
+from ....optimizer.fusable import outer_rank
 from ....optimizer.windows import NONE, Windows
 from ...plain.frame import computable, cost
-from ...plain.passes import RowPass, outer_rank, plan
+from ...plain.passes import RowPass, plan
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from . import divided
@@ -68,8 +69,11 @@ def refusal(region: Region, windows: Windows = NONE) -> str:
     return unaligned(windows) or may_be_empty(rows, *inner)
 
 
-def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE) -> KernelCode:
-    """The kernel of a `rows` fusion's region."""
+def emit(
+    region: Region, target: NvidiaTarget, flops: float, windows: Windows = NONE, parts: int = 1
+) -> KernelCode:
+    """The kernel of a `rows` fusion's region; `parts`: into how many blocks divide a row that
+    threads of one do not keep."""
     outer = outer_rank(region)
     assert outer is not None
     if not all(root.tensor.size for root in region.results):
@@ -81,8 +85,8 @@ def emit(region: Region, target: NvidiaTarget, flops: float, windows: Windows = 
     few = at_hint(rows) < target.architecture.multiprocessors and cost(region) <= LIGHT
     most = 2 * LONGEST if few and at_hint(longest) > WARP * LONGEST * KEPT else LONGEST
     cut = choose(region, rows, longest, target, most)
-    parts = divided.parts_of(kernel, outer, passes, cut)
-    if parts > 1:
+    summed = next(math.prod(step.inner) for step in passes if step.reductions)
+    if parts > 1 and cut.copies(summed, cut.width):
         divided.emit(kernel, outer, passes, cut, parts)
         return kernel.finish(flops)
     code = RowCode(kernel, "rows", outer, cut)

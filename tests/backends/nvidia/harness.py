@@ -12,6 +12,7 @@ import numpy as np
 from girih.backends.nvidia import simulator
 from girih.backends.nvidia.capabilities import capabilities
 from girih.backends.nvidia.compile import compile_ptx
+from girih.backends.nvidia.fits import kind_of
 from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.launch import (
     Argument,
@@ -22,10 +23,12 @@ from girih.backends.nvidia.launch import (
     Size,
 )
 from girih.backends.nvidia.target import NvidiaTarget, target
+from girih.backends.plain.single import as_region
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, Region, arguments
 from girih.hlo.symbols import bound
 from girih.hlo.types import tensor_of
+from girih.optimizer.kernels.tiled import Tilings
 from girih.optimizer.passes.kernels import Kernels
 
 from ..support import compare as compare
@@ -84,10 +87,20 @@ class Emitted:
         return "\n".join(code.text for code in self.codes.values())
 
 
+def with_tilings(op: Op, on: NvidiaTarget = TARGET) -> Op:
+    """A contraction as a fusion with its tilings, in the form that it has; others as they are."""
+    if kind_of(op) != "contract":
+        return op
+    region = op.regions[0] if op.name == "fusion" else as_region(op)
+    tilings = Tilings(on.machine, capabilities(on.architecture)).listed(region)
+    facts = {"kind": "contract", **tilings}
+    return make_op("fusion", op.operands, facts, (region,), region.result_types, op.origin)
+
+
 def emitted(op: Op, on: NvidiaTarget = TARGET) -> Emitted:
     """What the optimizer makes of an operation, with the kernels for it."""
     own = arguments([value.type for value in op.operands])
-    alone = op.with_operands(own)
+    alone = with_tilings(op, on).with_operands(own)
     able = capabilities(on.architecture)
     region = Kernels(on.machine, able).region(Region(own, [alone], alone.results))
     return Emitted(region, {one: emit(one, on) for one in region.ops if one.name != "reshape"})

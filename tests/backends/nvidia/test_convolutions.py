@@ -144,7 +144,7 @@ def test_f32_stays_f32():
 
 def test_blocks_of_a_cluster_share_windows():
     region = convolution((8, 16, 16, 32), 64, (2, 2), padding=((1, 0), (1, 0)))
-    plan = fits.pipelined(fusion(region), region, FEW)
+    plan = fits.pipelined(harness.with_tilings(fusion(region), FEW), FEW)
     assert isinstance(plan, PipelineConfiguration) and plan.cluster == 2
     check(region, FEW, HOPPER)
 

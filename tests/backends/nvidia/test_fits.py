@@ -20,6 +20,7 @@ from girih.hlo.ops.convolution import numbers
 from girih.hlo.types import BF16, F16, F32, F64, I8, I32, ElementType, TensorType
 from girih.optimizer.machine import Limitation
 
+from . import harness
 from .test_gate import examples
 from .tile.support import attention, matmul
 
@@ -29,6 +30,7 @@ SCALAR = TensorType((), F32)
 
 def asked(op: Op, on: NvidiaTarget) -> KernelCode | str:
     """The code of what is accepted, or the reason why nothing is, which `emit` gives as well."""
+    op = harness.with_tilings(op, on)
     found = fits(op, on)
     if isinstance(found, Choice):
         return found.emit()

@@ -29,7 +29,9 @@ def test_matrix_instructions_by_architecture() -> None:
         lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
     )  # fmt: skip
     op = harness.fusion("contract", b.region([made]))
-    hopper, ampere = (kernels.emit(op, target(name)) for name in ("sm_90a", "sm_80"))
+    hopper, ampere = (
+        kernels.emit(harness.with_tilings(op, on), on) for on in map(target, ("sm_90a", "sm_80"))
+    )
     assert "wgmma" in hopper.text and "wgmma" not in ampere.text
     assert "mma.sync" in compile_ptx(ampere.text, ARCHITECTURES["sm_80"])
     assert not hopper.notes and not ampere.notes

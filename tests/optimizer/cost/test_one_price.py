@@ -17,9 +17,10 @@ from girih.backends.nvidia.target import target
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.types import BF16, F16, F32, F64, I8, I32, TensorType
-from girih.optimizer.cost.blocks import BlockCounter
+from girih.optimizer.cost.blocks import BlockCounter, LargestGrain
+from girih.optimizer.kernels.tiled import Tilings
 from girih.optimizer.passes.connect import Connect
-from girih.optimizer.tiles import contraction
+from girih.optimizer.tiles import contraction, tilings
 
 ROOT = Path(girih.__file__).parent
 ROOMS = ("optimizer", "backends", "runtime")
@@ -165,21 +166,25 @@ KERNELS = [product(*one) for one in PRODUCTS] + [convolution(*one) for one in CO
 def test_optimizer_and_backend_predict_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connect's seconds of a kernel are those of the tiles that the backend takes."""
     on = target(name)
-    taken: list[float] = []
+    taken: list[tuple[int, ...]] = []
 
-    def built(group: Any, operands: Any, plan: Any, name: str) -> Op:
-        taken.append(plan.time)
-        return build(group, operands, plan, name)
+    def built(group: Any, operands: Any, name: str, sizes: Any, step: int, way: int) -> Op:
+        taken.append((way, step, *sizes))
+        return build(group, operands, name, sizes, step, way)
 
-    build = contraction.built
-    monkeypatch.setattr(contraction, "built", built)
+    build = tilings.built
+    monkeypatch.setattr(tilings, "built", built)
     able = capabilities(on.architecture)
     for op in KERNELS:
         region = op.regions[0]
-        group, _ = contraction.contraction_group(region)
+        group, main = tilings.contraction_group(region)
         found = Connect(on.machine, capabilities=able).plan(group)
-        taken.clear()
-        if not able.asynchronous or isinstance(fits.pipelined(op, region, on), str):
-            taken.clear()
-            next(contraction.calls(op.operands, region, on.machine, BlockCounter))
-        assert found is not None and found.time == taken[-1], (str(region), found, taken)
+        facts = {"kind": "contract", **Tilings(on.machine, able).listed(region)}
+        bearing = make_op("fusion", op.operands, facts, (region,), region.result_types)
+        kind: type[BlockCounter] = LargestGrain
+        if tilings.LARGEST_TILINGS not in facts or isinstance(fits.pipelined(bearing, on), str):
+            kind = BlockCounter
+            next(tilings.tile_functions(bearing, tilings.BLOCK_TILINGS))
+        plans = contraction.tilings(group, main, on.machine, kind)
+        times = {(plan.way, plan.step, *plan.sizes): plan.time for plan in plans}
+        assert found is not None and found.time == times[taken[-1]], (str(region), found, taken)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.launch import KernelCode
 from girih.backends.nvidia.simulator import Report
+from girih.backends.nvidia.target import NvidiaTarget
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.types import TensorType
@@ -23,6 +23,12 @@ def operation(types: Sequence[TensorType], body: Callable[..., Any], fusion: str
     return harness.fusion(fusion, build_region(types, body))
 
 
+def emit(op: Op, on: NvidiaTarget = harness.TARGET) -> KernelCode:
+    """The kernel of an operation that stays one."""
+    (code,) = harness.emitted(op, on).codes.values()
+    return code
+
+
 def check(
     types: Sequence[TensorType],
     body: Callable[..., Any],
@@ -34,7 +40,7 @@ def check(
 ) -> KernelCode:
     """The fusion's kernel agrees with the interpreter. `fast`: it is not the plain way's."""
     op = operation(types, body, fusion)
-    code = emit(op, harness.TARGET)
+    code = emit(op)
     assert bool(code.notes) != fast, code.notes
     harness.check(op, inputs or inputs_for(types), tolerance=tolerance, emitter=lambda: code)
     return code
@@ -45,7 +51,7 @@ def counted(
 ) -> tuple[KernelCode, list[Report]]:
     """The kernel, and what the simulator counted of each launch."""
     op = operation(types, body, fusion)
-    code = emit(op, harness.TARGET)
+    code = emit(op)
     reports: list[Report] = []
     harness.run(op, inputs_for(types), code=code, reports=reports, counters=True, checks=False)
     return code, reports

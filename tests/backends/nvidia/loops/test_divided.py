@@ -10,22 +10,21 @@ import pytest
 import girih
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.kernels import emit
-from girih.backends.nvidia.loops import divided
 from girih.backends.nvidia.target import target
 from girih.hlo.build import build_module
 from girih.hlo.types import BF16, F32, I1, TensorType
+from girih.optimizer.kernels import divided_rows
 
 from ...support import argmax, layer_norm, softmax
 from .. import harness
-from .support import check, inputs_for, kind, operation
+from .support import check, emit, inputs_for, kind, operation
 
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that one block would take are divided too, so that tests are fast."""
-    monkeypatch.setattr(divided, "streamed", lambda *features: -features[3])  # more tasks win
-    monkeypatch.setattr(divided, "TURN", 1)
+    monkeypatch.setattr(divided_rows, "streamed", lambda *features: -features[3])  # more tasks win
+    monkeypatch.setattr(divided_rows, "_TURN", 1)
 
 
 def launches(code: Any) -> list[str]:
@@ -92,7 +91,7 @@ def test_when_rows_are_divided(dims: tuple[int, int], divides: bool) -> None:
     """Where blocks of their own would leave most of the machine's bandwidth idle, and rows are
     worth it: 40 multiprocessors reach all that memory gives."""
     op = operation([kind(*dims)], lambda b, x: [softmax(b, x)], "rows")
-    code = emit(op, harness.TARGET)
+    code = emit(op)
     assert (len(code.launches) > 1) == divides
     if divides:
         assert all(launch.grid[0] >= 120 for launch in code.launches)
@@ -100,9 +99,7 @@ def test_when_rows_are_divided(dims: tuple[int, int], divides: bool) -> None:
 
 @pytest.mark.parametrize("rows", [1, 8])
 def test_argmax_of_a_vocabulary(rows: int) -> None:
-    code = emit(
-        operation([kind(rows, 128256)], lambda b, x: argmax(b, x, (1,)), "reduce"), harness.TARGET
-    )
+    code = emit(operation([kind(rows, 128256)], lambda b, x: argmax(b, x, (1,)), "reduce"))
     assert len(code.launches) == 2
     assert code.launches[0].grid[0] >= 25 * rows
 

@@ -82,7 +82,7 @@ def planned(op: Op, on: NvidiaTarget = SM_90A) -> PipelineConfiguration:
 
 def alone(op: Op) -> PipelineConfiguration:
     """How a fusion of one product runs, in the tile that suits the machine best."""
-    found = fits.pipelined(op, op.regions[0], SM_90A)
+    found = fits.pipelined(harness.with_tilings(op, SM_90A), SM_90A)
     assert isinstance(found, PipelineConfiguration), found
     return found
 

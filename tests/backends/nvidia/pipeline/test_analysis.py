@@ -20,6 +20,7 @@ from girih.optimizer.asynchronous.configuration import PipelineConfiguration, St
 from girih.optimizer.asynchronous.work import COLUMN, ROW, PipelineWork
 from girih.optimizer.machine import Limitation
 
+from .. import harness
 from .support import SM_90A, alone, attention, call_of, fusion, marked, matmul, planned, random
 
 
@@ -161,4 +162,4 @@ def test_products_of_programs_go_through_the_pipeline() -> None:
         TensorType((256, 128), BF16), TensorType((128, 256), BF16), TensorType((256, 256), F32),
         lhs_contracting_dimensions=(1,), rhs_contracting_dimensions=(0,),
     )  # fmt: skip
-    assert "wgmma" in emit(op, SM_90A).text
+    assert "wgmma" in emit(harness.with_tilings(op, SM_90A), SM_90A).text

@@ -189,7 +189,7 @@ def test_contractions(
 ) -> None:
     op = fused(*sizes, element, batch, out)
     inputs = values(op)
-    made = fits.in_blocks(op, op.regions[0], SM_80)
+    made = fits.in_blocks(harness.with_tilings(op, SM_80), SM_80)
     assert isinstance(made, tile.Assignment)
     code = tile.emitted(made)
     (got,) = harness.run(op, inputs, code=code, on=SM_80)
@@ -238,7 +238,7 @@ def test_transposed_tiles_are_stored_in_whole_rows(dims: tuple[int, int]) -> Non
 
 def test_a_sum_of_nothing_is_left_to_others() -> None:
     op = fused(4, 4, 0, F32)
-    assert fits.in_blocks(op, op.regions[0], SM_80) == "a sum of nothing"
+    assert fits.in_blocks(harness.with_tilings(op, SM_80), SM_80) == "a sum of nothing"
 
 
 def test_batched_products_read_neighbours_at_once() -> None:
