@@ -78,7 +78,8 @@ class Tilings:
     def _listed(self, region: Region, kind: type[BlockCounter]) -> tuple[Any, ...] | str:
         try:
             plans = self._tilings(region, kind)[:TRIES]
-            plans += others(*self._group(region), self.machine, kind)[:TRIES]
+            if plans[0].time == math.inf:
+                plans += others(*self._group(region), self.machine, kind)[:TRIES]
         except Unwritable as unwritable:
             return str(unwritable)
         return tuple((plan.way, plan.step, *plan.sizes) for plan in plans)
