@@ -78,8 +78,10 @@ class Tilings:
     def _listed(self, region: Region, kind: type[BlockCounter]) -> tuple[Any, ...] | str:
         try:
             plans = self._tilings(region, kind)[:TRIES]
-            if plans[0].time == math.inf:
-                plans += others(*self._group(region), self.machine, kind)[:TRIES]
+            group, main = self._group(region)
+            # Over taps nothing is read that has to be computed first, and nothing too large.
+            if plans[0].time == math.inf or any(v.op is not None for v in main.operands):
+                plans += others(group, main, self.machine, kind)[:TRIES]
         except Unwritable as unwritable:
             return str(unwritable)
         return tuple((plan.way, plan.step, *plan.sizes) for plan in plans)
