@@ -140,7 +140,7 @@ def counted(
     bound = given.placement.bound_bytes
     room = max(overlap * bound, machine.levels[1].capacity * _UNNOTICED) if overlap else 0
     best = given
-    orders: dict[int, _Order] = {}  # by how many steps a step may be ahead
+    orders: dict[int, _TriedOrder] = {}  # by how many steps a step may be ahead
     for reach, kept in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
         if reach not in orders:
             orders[reach] = _order(schedule, own, times, sync, reach)
@@ -159,7 +159,7 @@ def counted(
     return Counted(best.schedule, best.order, best.own, best.kept)
 
 
-class _Order(NamedTuple):
+class _TriedOrder(NamedTuple):
     """An order of a schedule's steps, by their numbers in the given one. soonest: the seconds that
     it takes at least."""
 
@@ -172,13 +172,13 @@ class _Order(NamedTuple):
 
 def _order(
     schedule: Schedule, own: WorkerMemory, times: Mapping[int, StepTime], sync: Sync, reach: int
-) -> _Order:
+) -> _TriedOrder:
     numbers = listed(schedule, times, own.steps, reach)
     new, steps = reordered(schedule, numbers), own.steps
     each = frozenset(number for number, old in enumerate(numbers) if old in steps)
     moved = {number: times[old] for number, old in enumerate(numbers) if old in times}
     least = soonest(new, moved, each, sync)
-    return _Order(new, numbers, own._replace(steps=each), moved, least)
+    return _TriedOrder(new, numbers, own._replace(steps=each), moved, least)
 
 
 class _Trial(NamedTuple):

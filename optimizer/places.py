@@ -102,7 +102,7 @@ def edges(plan: Any, kernels: Mapping[str, Op]) -> list[Edge]:
 
 def _between(plan: Any) -> Iterator[Edge]:
     names = [_name(plan, step) for step in plan.steps]
-    order = _Order(plan)
+    order = _PlanOrder(plan)
     writers: dict[int, int] = {}  # the last one, by buffer
     begins = {
         step.jump.target: number
@@ -143,7 +143,7 @@ def _written_later(plan: Any, begins: Mapping[int, int]) -> dict[tuple[int, int]
     return found
 
 
-class _Order:
+class _PlanOrder:
     """What orders the steps of a plan."""
 
     def __init__(self, plan: Any) -> None:
