@@ -112,7 +112,7 @@ class Assumptions:
             high = self._bounds.range(fact).high
             if high is not None and high < 0:
                 raise UserError(f"no sizes are admitted: {self._constraint_of(fact)} never holds")
-        self._bounds.facts = list(facts)  # normal forms are made without them
+        self._bounds.state(list(facts))  # normal forms are made without them
         self._unequal = [fact for fact in unequal if isinstance(fact, SymbolicDim)]
         self._congruent = [(e, m, r) for e, m, r in congruent if isinstance(e, SymbolicDim)]
 
@@ -209,17 +209,19 @@ class Assumptions:
     def maximum(self, size: Dim) -> Maximum:
         """The largest value over all sizes: at a corner where the size is monotone in each symbol,
         else the upper bound."""
-        normal, high = self.normal(size), self.bounds(size).high
+        normal = self.normal(size)
         corner = dict.fromkeys([n for fact in self._stated() for n in symbols_of(fact)], 0)
         for name in symbols_of(normal):
             direction = self._direction(normal, name)
             limit = self._bounds.limits[Atom("", name)]
             if direction is None or (direction == 1 and limit is None):
-                return Maximum(high, {}, False)
+                return Maximum(self.bounds(size).high, {}, False)
             corner[name] = limit if direction == 1 and limit is not None else 0
         value = bound(normal, corner)
-        if high is not None and high < value:
-            return Maximum(high, {}, False)
+        if self._bounds.facts:  # else all values of variables are sizes
+            high = self.bounds(size).high
+            if high is not None and high < value:
+                return Maximum(high, {}, False)
         sizes = {
             name: bound(self.normal(SymbolicDim(name)), corner)
             for name in symbols_of(size)

@@ -12,7 +12,7 @@ The tightest is taken of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from .symbols import (
@@ -32,10 +32,12 @@ Limits = dict[Atom, End]  # variables lie in 0 .. limit
 
 MAXIMUM_CASES = 16  # of operands of max and min that are tried together
 MAXIMUM_CORNERS = 64  # that are looked at for one bound
+MAXIMUM_VARIABLES = 6  # of a polynomial that is looked at in all corners
 MAXIMUM_WORK = 250  # polynomials that are looked at for one answer
 MAXIMUM_PERIOD = 16  # of remainders that are tried one by one
 MAXIMUM_FACTS = 12  # constraints that are tried for one bound
 DEPTH = 2  # how many constraints are combined
+FAR = 1 << 20  # stands for a variable's end where there is none
 
 
 class Bounds(NamedTuple):
@@ -58,6 +60,14 @@ class NormalBounds:
         self.work = MAXIMUM_WORK
         self._ranges: dict[Dim, Bounds] = {}
         self._quotients: dict[Atom, Bounds] = {}
+        self._corners: dict[tuple[str, ...], list[Mapping[str, int]]] = {}  # by variables
+        self._admitted: dict[tuple[str, ...], list[Mapping[str, int]]] = {}
+
+    def state(self, facts: Sequence[SymbolicDim]) -> None:
+        """From now on these are known not to be negative."""
+        self.facts = list(facts)
+        self._corners.clear()
+        self._admitted.clear()
 
     def at_most(self, left: Dim, right: Dim) -> Answer:
         low, high = self.range(right - left)
@@ -76,9 +86,41 @@ class NormalBounds:
                 return found
             signs = {c > 0 for m, c in size.terms if m}
             functions = any(a.function for m, _ in size.terms for a in m)
-            if len(signs) > 1 or (functions and len(size.terms) > 1):  # else it is exact
+            is_exact = len(signs) < 2 and not (functions and len(size.terms) > 1)
+            if not is_exact and not self._is_reached(size, found):
                 found = found.meet(self._by_cases(size))
             self._ranges[size] = found
+        return found
+
+    def _is_reached(self, size: SymbolicDim, found: Bounds) -> bool:
+        """Whether the size has both values somewhere, so that there are no tighter bounds."""
+        values = _values(size, self._corners_of(size.symbols))
+        return found.low in values and found.high in values
+
+    def _corners_of(self, names: tuple[str, ...]) -> list[Mapping[str, int]]:
+        """Values of these variables, and of those that facts are about: each at one of its ends,
+        all at the same but for one at most."""
+        found = self._corners.get(names)
+        if found is None:
+            every = {name: None for size in self.facts for name in size.symbols}
+            limits = {n: self.limits[Atom("", n)] for n in dict.fromkeys([*names, *every])}
+            high = {name: FAR if limit is None else limit for name, limit in limits.items()}
+            low = dict.fromkeys(high, 0)
+            made = [low, high]
+            for name, end in high.items():
+                made += [{**low, name: end}, {**high, name: 0}]
+            distinct = {tuple(corner.values()): corner for corner in made}
+            found = self._corners[names] = list(distinct.values())
+        return found
+
+    def _admitted_corners(self, names: tuple[str, ...]) -> list[Mapping[str, int]]:
+        """Those at which all facts hold."""
+        found = self._admitted.get(names)
+        if found is None:
+            found = self._admitted[names] = [
+                corner for corner in self._corners_of(names)
+                if all(value >= 0 for fact in self.facts for value in _values(fact, [corner]))
+            ]  # fmt: skip
         return found
 
     def _interval(self, size: SymbolicDim) -> Bounds:
@@ -163,7 +205,8 @@ class NormalBounds:
 
     def _by_corners(self, size: SymbolicDim) -> Bounds:
         found = _Relaxed(self, size, exact=True).bounds()
-        if any(a.function and len(m) > 1 for m, _ in size.terms for a in m):
+        products = any(a.function and len(m) > 1 for m, _ in size.terms for a in m)
+        if products and not self._is_reached(size, found):
             found = found.meet(_Relaxed(self, size, exact=False).bounds())
             low, high = self._linear_low(size), self._linear_low(-size)
             found = found.meet(Bounds(low, None if high is None else -high))
@@ -194,10 +237,14 @@ class NormalBounds:
 
     def is_positive(self, size: Dim, depth: int = DEPTH) -> bool:
         """Whether size >= 0 is proven."""
+        if isinstance(size, int):
+            return size >= 0
+        if any(value < 0 for value in _values(size, self._admitted_corners(size.symbols))):
+            return False
         low = self.range(size).low
         if low is not None and low >= 0:
             return True
-        if not depth or isinstance(size, int) or self.work < 0:
+        if not depth or self.work < 0:
             return False
         if self._is_positive_by_residues(size):
             return True
@@ -272,9 +319,13 @@ class _Relaxed:
     def bounds(self) -> Bounds:
         if self.size is None:
             return Bounds(None, None)
-        low = self._low(self.size)
-        self.corners = MAXIMUM_CORNERS
-        high = self._low(-self.size)
+        ends = self._in_corners(self.size)
+        if ends is None:
+            low = self._low(self.size)
+            self.corners = MAXIMUM_CORNERS
+            high = self._low(-self.size)
+        else:
+            low, high = min(ends), -max(ends)
         return Bounds(
             None if low is None else -(-low // self.scale),
             None if high is None else -high // self.scale,
@@ -358,6 +409,28 @@ class _Relaxed:
                     changed = True
             total = total + term
         return total if changed else None
+
+    def _in_corners(self, size: Dim) -> list[int] | None:
+        """The values where each variable is at one of its ends, among which the extremes are if each
+        occurs once in each product; None where one does not, has no end, or there are many."""
+        bits: dict[Atom, int] = {}
+        products: list[tuple[int, int]] = []  # variables that are not 0, and the value there
+        for monomial, value in terms_of(size):
+            present = 0
+            for atom in monomial:
+                limit = self.limits[atom]
+                bit = bits.setdefault(atom, 1 << len(bits))
+                if limit is None or present & bit:
+                    return None
+                present |= bit
+                value *= limit
+            products.append((present, value))
+        if len(bits) > MAXIMUM_VARIABLES:
+            return None
+        return [
+            sum([value for present, value in products if present & corner == present])
+            for corner in range(1 << len(bits))
+        ]
 
     def _low(self, size: Dim) -> End:
         """A lower bound, exact where each variable occurs once in each product."""
@@ -445,6 +518,14 @@ def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _values(size: SymbolicDim, at: Sequence[Mapping[str, int]]) -> list[int]:
+    """The values of a size for these of its variables; none where a divisor is 0."""
+    try:
+        return [size.bind(values) for values in at]
+    except ZeroDivisionError:
+        return []
 
 
 # Intervals.
