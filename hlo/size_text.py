@@ -5,6 +5,7 @@ This module imports nothing of the compiler.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from .symbols import FUNCTIONS, NAME, Dim, SymbolicDim
@@ -15,6 +16,7 @@ MAXIMUM_DEPTH = 32  # of nested brackets there
 _TOKEN = re.compile(r"\s*(\d+|[A-Za-z_]\w*|//|[-+*%(),])", re.ASCII)
 
 
+@functools.lru_cache(maxsize=1 << 12)  # a program says the same sizes in many places
 def parse_dim(text: str) -> Dim:
     """Read what `repr` of a size writes, or any such expression (`128`, `2*t+1`, `-n % 7`,
     `max(t, 4)`) by Python's precedences; ValueError for anything else."""

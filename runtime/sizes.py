@@ -7,6 +7,7 @@ compiler has put below them. All of that is straight-line Python, written once f
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -202,8 +203,9 @@ class _OpenPlan:
         for size in (*formulas, *(side for one in guards for side in (one.left, one.right))):
             if not set(symbols_of(size)) <= set(names):
                 raise ValueError(f"{size} is no size of the arguments")
-        self.admits: Callable[..., bool] = _function(
-            names, [f"return {' and '.join(_said(one, names) for one in guards) or 'True'}"]
+        said = " and ".join(_said(one, names) for one in guards)
+        self.admits: Callable[..., bool] = (
+            _function(names, [f"return {said}"]) if said else _always
         )
         self.at: Callable[..., Sized] = _function(names, self._lines(names, formulas))
 
@@ -264,6 +266,11 @@ class _OpenPlan:
         return made
 
 
+def _always(*values: int) -> bool:
+    """What a plan without guards says of all sizes."""
+    return True
+
+
 def _function(
     names: Sequence[str], lines: Sequence[str], parameters: str = "", **scope: Any
 ) -> Callable[..., Any]:
@@ -278,6 +285,11 @@ def _function(
 
 def _text(size: Dim, names: Sequence[str]) -> str:
     """A size in Python, in which symbol n is `vN`."""
+    return str(size) if isinstance(size, int) else _written(size, tuple(names))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _written(size: SymbolicDim, names: tuple[str, ...]) -> str:
     return str(substituted(size, {name: SymbolicDim(f"v{n}") for n, name in enumerate(names)}))
 
 

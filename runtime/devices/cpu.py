@@ -155,7 +155,8 @@ class CpuVariant:
             shared["image"] = map_image(image)
         self.image, self.code_bytes = shared["image"], len(image)
         self.worker_entry = plan.worker_entry
-        self.threads = workers_of(plan, threads)
+        most = default_threads() if threads is None else threads
+        self.threads = workers_of(plan, most)
         self.pin = pin
         self.scratch_bytes = _scratch_of(plan)
         self.arena_bytes = -(-plan.memory.arena_bytes // PAGE) * PAGE
@@ -163,7 +164,7 @@ class CpuVariant:
         # Contexts of all sizes take turns in the same memory, as much as any plan needs.
         self.blocks: CallMemory | None = None
         if beside:
-            room = max(_context_of(one, workers_of(one, threads)) for one in beside)
+            room = max(_context_of(one, workers_of(one, most)) for one in beside)
             blocks: CallMemory = shared.setdefault("blocks", CallMemory())
             blocks.size = max(blocks.size, room)
             self.blocks, self.context_bytes = blocks, room
