@@ -411,8 +411,8 @@ class _Relaxed:
         return total if changed else None
 
     def _in_corners(self, size: Dim) -> list[int] | None:
-        """The values where each variable is at one of its ends, among which the extremes are if each
-        occurs once in each product; None where one does not, has no end, or there are many."""
+        """The values where each variable is at one of its ends: extremes are among them if each
+        occurs once in each product. None where one does not, has no end, or there are many."""
         bits: dict[Atom, int] = {}
         products: list[tuple[int, int]] = []  # variables that are not 0, and the value there
         for monomial, value in terms_of(size):

@@ -204,9 +204,7 @@ class _OpenPlan:
             if not set(symbols_of(size)) <= set(names):
                 raise ValueError(f"{size} is no size of the arguments")
         said = " and ".join(_said(one, names) for one in guards)
-        self.admits: Callable[..., bool] = (
-            _function(names, [f"return {said}"]) if said else _always
-        )
+        self.admits: Callable[..., bool] = _function(names, [f"return {said}"]) if said else _always
         self.at: Callable[..., Sized] = _function(names, self._lines(names, formulas))
 
     def _lines(self, names: Sequence[str], formulas: Sequence[Dim]) -> list[str]:

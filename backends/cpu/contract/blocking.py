@@ -46,6 +46,7 @@ _SCATTERED = 1 << 10  # bytes between depth steps of the left side
 _SAME_SETS = 1 << 12  # bytes between rows that then share the sets of a first-level cache
 _WAYS = 8  # lines that such a set holds: 8 where caches have 32 KiB, 12 where they have 48
 _REST_ROWS = 8  # of a micro-kernel of fewer rows than a panel's, at most
+_SUMS_IN_FLIGHT = 8  # vectors: two additions in each cycle, of which each takes four
 _LARGEST_SCRATCH = 1 << 27  # bytes
 
 
@@ -140,11 +141,18 @@ def row_panels(rows: int, most: int) -> tuple[int, int, int]:
     return panels, *divmod(rows, max(1, panels))
 
 
-def rest_rows(rows: int, most: int) -> int:
-    """Where the call decides the rows, and panels have `most`: the rows of the highest micro-kernel
-    that computes the rest of them, in equal parts; 0 where there is none. Those between would be
-    more code than they save: for a second part the right side is in a cache."""
-    return 0 if rows % most == 0 else min(-(-most // 2), _REST_ROWS, most - 1)
+def rest_heights(rows: int, most: int, vectors: int) -> tuple[int, ...]:
+    """Where the call decides the rows, and panels have `most`: the rows of the micro-kernels, least
+    first, that compute the rest of them in equal parts; none where there is none. Higher ones would
+    be more code than they save: for a second part the right side is in a cache. One row more takes
+    little more time than code for each number of rows would take to be compiled, and none where
+    all sums together do not hide how long an addition takes."""
+    if rows % most == 0:
+        return ()
+    highest = min(-(-most // 2), _REST_ROWS, most - 1)
+    lowest = min(highest, -(-_SUMS_IN_FLIGHT // vectors))
+    between = range(highest, lowest, -2)
+    return tuple(sorted({1, lowest, *between} - {0}))
 
 
 def scratch_parts(shape: ProductShape, cut: Blocking) -> tuple[int, int, int]:

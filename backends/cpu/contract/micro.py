@@ -57,6 +57,7 @@ class Micro:
     copies: bool = False  # `ahead` is where the right side's vectors are stored, one after another
     masked: bool = False  # the caller says how many lanes of the last vector may be read
     most_products: int = STEP_PRODUCTS  # of a loop turn, about
+    least: int = 0  # if not 0, the caller says how many rows there are, at least so many
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +93,9 @@ def emit_micro(
 
     With `finish` the function takes (args, outer, row, column) too, and finish(function, these,
     sums) does what follows in place of stores to the tile. Where the call decides sizes it takes
-    args as well, and with `masked` the real lanes of the last vector at the end."""
+    args as well, with `least` the number of rows, and with `masked` the real lanes of the last
+    vector at the end. Of fewer rows than there may be, the last is computed again in their place.
+    """
     parameters = [
         ("ptr noalias readonly", "left"),
         ("ptr noalias readonly", "right"),
@@ -105,11 +108,15 @@ def emit_micro(
         parameters.append(("ptr noalias readonly", "args"))
     if finish is not None:
         parameters += [("i64", "outer"), ("i64", "row"), ("i64", "column")]
+    if micro.least:
+        parameters.append(("i64", "count"))
     if micro.masked:
         parameters.append(("i64", "real"))
     f = module.helper(name, parameters, inline="noinline")
     left, right, tile, ahead, step, steps = f.arguments[:6]
-    emitter = _MicroKernelEmitter(f, micro, f.arguments[-1] if micro.masked else None)
+    real = f.arguments[-1] if micro.masked else None
+    count = f.arguments[-2 if micro.masked else -1] if micro.least else None
+    emitter = _MicroKernelEmitter(f, micro, real, count)
     vector = llvm.vector(micro.lanes, micro.element)
     zeros: Sequence[Value] = [llvm.constant(vector, 0)] * (micro.rows * len(micro.vectors))
     if micro.cut:
@@ -132,25 +139,43 @@ def emit_micro(
     f.ret()
 
 
+def rest_micros(micro: Micro, heights: Sequence[int]) -> dict[int, Micro]:
+    """The micro-kernels of these heights, least first, that compute all numbers of rows up to the
+    largest."""
+    below = (0, *heights)
+    return {
+        rows: replace(micro, rows=rows, least=one + 1, most_products=REST_PRODUCTS)
+        for one, rows in zip(below, heights, strict=False)
+    }
+
+
 def emit_rest(
-    f: llvm.Function, most: int, count: Value, call: Callable[[int, Value], None]
+    f: llvm.Function,
+    heights: Sequence[int],
+    count: Value,
+    call: Callable[[int, Value, Value], None],
 ) -> None:
     """`count` rows, fewer than a panel's, in parts that are equal but for one row, by micro-kernels
-    of up to `most` rows: call(rows, those above)."""
+    of these heights, least first: call(height, rows, those above)."""
+    most = heights[-1]
     parts = f.udiv(f.add(count, most - 1), most)
     size = f.udiv(count, parts)
     larger = f.sub(count, f.mul(size, parts))
     with f.for_range(0, parts) as loop:
         above = f.add(f.mul(loop.index, size), f.min(loop.index, larger))
         one_more = f.cast("zext", f.compare("ult", loop.index, larger), "i64")
-        bodies = {rows: partial(call, rows, above) for rows in range(1, most + 1)}
-        f.switch(f.add(size, one_more), bodies)
+        rows = height = f.add(size, one_more)
+        for one in reversed(heights if len(heights) < most else ()):
+            height = f.select(f.compare("sle", rows, one), one, height)
+        f.switch(height, {one: partial(call, one, rows, above) for one in heights})
 
 
 class _MicroKernelEmitter:
     """The body of one micro-kernel. The state of its loops are three pointers, then the sums."""
 
-    def __init__(self, f: llvm.Function, micro: Micro, real: Value | None) -> None:
+    def __init__(
+        self, f: llvm.Function, micro: Micro, real: Value | None, count: Value | None
+    ) -> None:
         self.f, self.micro = f, micro
         self.vector = llvm.vector(micro.lanes, micro.element)
         self.mask: Value | None = None
@@ -159,19 +184,23 @@ class _MicroKernelEmitter:
         elif micro.tail_lanes:
             kept = [lane < micro.tail_lanes for lane in range(micro.lanes)]
             self.mask = llvm.vector_constant("i1", kept)
+        self.last = None if count is None else f.sub(count, 1)
         self.rows = self._multiples(micro.row_stride)
 
     def _multiples(self, stride: int) -> list[llvm.Operand]:
-        """The offsets of all rows."""
-        if not isinstance(stride, SymbolicDim):
-            return [row * stride for row in range(self.micro.rows)]
-        f = self.f
-        one = f.constant("i64", stride)
-        found = [llvm.constant("i64", 0)]
-        for _ in range(1, self.micro.rows):
-            # Not as sizes: each of them would be one more load where the function begins.
-            found.append(f.binary("add", found[-1], one) if len(found) > 1 else one)
-        return list(found)
+        """The offsets of all rows; of those that there may not be, that of the last one then."""
+        f, micro = self.f, self.micro
+        # Not as sizes: each of them would be one more load where the function begins.
+        one = f.constant("i64", stride) if isinstance(stride, SymbolicDim) else None
+        found: list[llvm.Operand] = [0]
+        for row in range(1, micro.rows):
+            if self.last is not None and row >= micro.least:
+                found.append(f.mul(f.min(self.last, row), stride if one is None else one))
+            elif one is None:
+                found.append(row * stride)
+            else:
+                found.append(f.binary("add", found[-1], one) if row > 1 else one)
+        return found
 
     def _next(self, pointer: Value, stride: int) -> Value:
         return self.f.pointer(pointer, stride, self.micro.element)
@@ -188,6 +217,11 @@ class _MicroKernelEmitter:
         """Where the sums stand in the tile."""
         micro = self.micro
         stride: Any = micro.tile_stride
+        if 0 < micro.least < micro.rows:
+            for offset in self._multiples(stride):
+                row_of = self.f.pointer(tile, offset, micro.element)
+                yield from (self._next(row_of, n * micro.lanes) for n in range(len(micro.vectors)))
+            return
         for row in range(micro.rows):
             for number in range(len(micro.vectors)):
                 at = number * micro.lanes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ....hlo.deciding import at_hint
@@ -29,12 +29,12 @@ from .left import LeftSide
 from .micro import (
     FEW_PRODUCTS,
     LINE,
-    REST_PRODUCTS,
     STEP_PRODUCTS,
     Depth,
     Micro,
     emit_micro,
     emit_rest,
+    rest_micros,
 )
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .right import STEPS_AHEAD, RightSide
@@ -112,8 +112,8 @@ class _ProductEmitter:
         self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
         self.open = isinstance(product.rows, SymbolicDim)
         self.most = self.size + (self.larger > 0)
-        # Rows of micro-kernels for fewer rows than a panel's, at most.
-        self.rest = blocking.rest_rows(product.rows, cut.rows) if self.open else 0
+        # Rows of micro-kernels for fewer rows than a panel's.
+        self.rest = blocking.rest_heights(product.rows, cut.rows, cut.vectors) if self.open else ()
         self.blocks = -(-self.panels // cut.panels)
         self.left, self.right = product.left, product.right
         if cut.pack_left and not self.left.packed:
@@ -331,7 +331,7 @@ class _GroupEmitter:
     def _tile(self, f: llvm.Function, place: Value, scratch: Value) -> Value:
         """Where sums that are not results yet stand: of a panel, or of all panels of a block."""
         if not self.whole.cut_depth:
-            is_used = self.whole.rest if self.finishes else not self.plain
+            is_used = bool(self.whole.rest) if self.finishes else not self.plain
             return f.alloca(self.product.accumulator, self._tile_size if is_used else 0)
         base = f.pointer(scratch, self.whole.parts[0] + self.whole.parts[1], "i8")
         at = f.mul(place, self.cut.panels * self._tile_size)
@@ -358,7 +358,7 @@ class _GroupEmitter:
     def _emit_micros(self, suffix: str, right: RightSide, *, copies: bool) -> _Micros:
         """The micro-kernels of all panel sizes."""
         whole = self.whole
-        lower = () if copies else range(1, whole.rest + 1)
+        lower = () if copies else whole.rest
         names = {rows: f"{self.name}_rows{rows}{suffix}" for rows in lower}
         names[whole.size] = f"{self.name}_rows{suffix}"
         if whole.larger:
@@ -369,28 +369,28 @@ class _GroupEmitter:
         stream = self._stream()
         if copies:
             stream = STEPS_AHEAD * depth[0].right * whole.shape.element_bytes
-        is_open = False
+        micro = Micro(
+            self.product.accumulator,
+            self.group.lanes,
+            whole.size,
+            whole.left.row_stride,
+            right.offsets(self.group),
+            depth,
+            self.tile_stride,
+            self.group.tail if masked else 0,
+            0 if copies else self.fetch.lines,
+            whole.cut_depth,
+            stream,
+            copies,
+            open_tail,
+            FEW_PRODUCTS if whole.open else STEP_PRODUCTS,
+        )
+        lower_ones = rest_micros(micro, lower)
         for rows, name in names.items():
-            micro = Micro(
-                self.product.accumulator,
-                self.group.lanes,
-                rows,
-                whole.left.row_stride,
-                right.offsets(self.group),
-                depth,
-                self.tile_stride,
-                self.group.tail if masked else 0,
-                0 if copies else self.fetch.lines,
-                whole.cut_depth,
-                stream,
-                copies,
-                open_tail,
-                REST_PRODUCTS if rows in lower else FEW_PRODUCTS if whole.open else STEP_PRODUCTS,
-            )
-            is_open = micro.is_open
             finish = self._finish if self.finishes and rows not in lower else None
-            emit_micro(self.module, name, micro, finish)
-        return _Micros(names, is_open, open_tail)
+            one = lower_ones.get(rows) or replace(micro, rows=rows)
+            emit_micro(self.module, name, one, finish)
+        return _Micros(names, micro.is_open, open_tail)
 
     def _finish(self, f: llvm.Function, place: Sequence[Value], sums: Sequence[Value]) -> None:
         """What follows the sums of one micro-kernel, while they are in registers."""
@@ -430,8 +430,8 @@ class _GroupEmitter:
                     prepare, micros, operands = after
                     prepare()
 
-                def part(rows: int, above: Value) -> None:
-                    self._micro(f, micros, rows, operands, place, above)
+                def part(height: int, rows: Value, above: Value) -> None:
+                    self._micro(f, micros, height, operands, place, (rows, above))
 
                 emit_rest(f, whole.rest, count, part)
         elif whole.larger:
@@ -450,22 +450,25 @@ class _GroupEmitter:
         rows: int,
         operands: tuple[Value, ...],
         place: tuple[Value, ...],
-        above: Value | None = None,
+        part: tuple[Value, Value] | None = None,
     ) -> None:
-        """Calls one micro-kernel; `above`: the rows of the panel above its own, where that has
-        fewer rows than the others."""
+        """Calls one micro-kernel; `part`: its rows, and those of the panel above them, where that
+        has fewer rows than the others."""
         left, right, target, *rest = operands
         args, flat, row, column = place
-        if above is not None:
+        if part is not None:
+            above = part[1]
             element = self.product.accumulator
             left = f.pointer(left, f.mul(above, self.whole.left.row_stride), element)
             target = f.pointer(target, f.mul(above, self.tile_stride), element)
         every = [left, right, target, *rest]
-        finishes = self.finishes and above is None
+        finishes = self.finishes and part is None
         if finishes or micros.is_open:
             every.append(args)
         if finishes:
             every += flat, row, column
+        if part is not None:
+            every.append(part[0])
         if micros.masked:
             every.append(f.lift(self.group.valid(f, column), "i64"))
         f.call(micros.names[rows], "void", *every)

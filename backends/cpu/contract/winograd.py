@@ -24,18 +24,18 @@ from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
 from ....optimizer.passes.encode import Packing
 from ... import llvm
-from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_rows, row_panels
+from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel
 from .micro import (
     FEW_PRODUCTS,
     LINE,
-    REST_PRODUCTS,
     STEP_PRODUCTS,
     Depth,
     Micro,
     emit_micro,
     emit_rest,
+    rest_micros,
 )
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
 from .views import Segment, merge
@@ -151,7 +151,7 @@ class _WinogradEmitter:
         self.opened = any(isinstance(n, SymbolicDim) for n in (self.rows, self.last_rows))
         self.limit = largest_rows(target.vector_registers, self.vectors)
         rests = self.rows % self.limit + self.last_rows % self.limit
-        self.rest = rest_rows(rests, self.limit) if self.opened else 0
+        self.rest = rest_heights(rests, self.limit, self.vectors) if self.opened else ()
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
         self.transformed = _PLACES * self.rows * self.pitch
@@ -291,7 +291,9 @@ class _WinogradEmitter:
         sizes: dict[int, int] = {}  # rows of a micro-kernel -> panels of a block that has such
         if self.opened:
             panels = -(-at_hint(self.rows) // self.limit)
-            sizes.update((rows, panels) for rows in (self.limit, *range(1, self.rest + 1)))
+            sizes[self.limit] = panels
+            for rows, micro in rest_micros(self._micro(self.limit, panels), self.rest).items():
+                emit_micro(self.module, f"{self.name}_rows{rows}", micro)
         for rows in () if self.opened else {self.rows, self.last_rows}:
             panels, size, larger = row_panels(rows, self.limit)
             for taken in {size, size + (larger > 0)}:
@@ -302,7 +304,6 @@ class _WinogradEmitter:
     def _micro(self, rows: int, panels: int) -> Micro:
         """The products of some tiles at one place; weights of the next group are fetched."""
         turns = self.steps // Micro.turns(rows * self.vectors, self.steps)
-        few = REST_PRODUCTS if rows < self.limit else FEW_PRODUCTS
         lines = -(-self._ahead() * 4 // LINE)
         return Micro(
             self.accumulator, self.lanes, rows, self.pitch,
@@ -310,7 +311,7 @@ class _WinogradEmitter:
             (Depth(self.geometry.inputs, 1, self.width),), self.width,
             ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
             cut=self.steps < self.geometry.inputs,
-            most_products=few if self.opened else STEP_PRODUCTS,
+            most_products=FEW_PRODUCTS if self.opened else STEP_PRODUCTS,
         )  # fmt: skip
 
     def _ahead(self) -> int:
@@ -364,21 +365,28 @@ class _WinogradEmitter:
             count = f.min(f.sub(rows, first), self.limit)
             fetched = f.pointer(ahead, f.mul(loop.index, fetches), self.accumulator)
 
-            def multiply(taken: int, above: llvm.Operand, first: llvm.Value = first) -> None:
+            def multiply(
+                taken: int, *count: llvm.Value, above: llvm.Operand = 0, first: llvm.Value = first
+            ) -> None:
                 row = f.add(first, above)
                 f.call(
                     f"{self.name}_rows{taken}", "void",
                     f.pointer(left, f.mul(row, self.pitch), self.accumulator), right,
                     f.pointer(sums, f.mul(row, self.width), self.accumulator),
-                    fetched, *features,  # noqa: B023
+                    fetched, *features, *count,  # noqa: B023
                 )  # fmt: skip
 
             branch = f.if_else(f.compare("eq", count, self.limit))
             with branch.then():
-                multiply(self.limit, 0)
+                multiply(self.limit)
             with branch.otherwise():
                 if self.rest:
-                    emit_rest(f, self.rest, count, multiply)
+                    emit_rest(
+                        f,
+                        self.rest,
+                        count,
+                        lambda height, rows, above: multiply(height, rows, above=above),
+                    )
         f.ret()
 
     def _emit_products(self, rows: int | None) -> None:
