@@ -1,6 +1,7 @@
 """Bounds of sizes over variables that begin at 0; what `assumptions.py` proves with.
 
-The tightest is taken of
+Of a size that has few values the bounds are the least and the largest (`size_values.py`). Else the
+tightest is taken of
 
 - intervals, term by term,
 - extremes at corners: what is v*q + rest has its extremes where v has them, if q has one sign or
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from . import size_values
 from .symbols import (
     Atom,
     Dim,
@@ -60,6 +62,7 @@ class NormalBounds:
         self.work = MAXIMUM_WORK
         self._ranges: dict[Dim, Bounds] = {}
         self._quotients: dict[Atom, Bounds] = {}
+        self._grids: dict[tuple[str, ...], size_values.Grid | None] = {}  # by variables
         self._corners: dict[tuple[str, ...], list[Mapping[str, int]]] = {}  # by variables
         self._admitted: dict[tuple[str, ...], list[Mapping[str, int]]] = {}
 
@@ -80,17 +83,29 @@ class NormalBounds:
             return Bounds(size, size)
         found = self._ranges.get(size)
         if found is None:
-            self.work -= 1
-            found = self._interval(size)
-            if self.work < 0:
-                return found
             signs = {c > 0 for m, c in size.terms if m}
             functions = any(a.function for m, _ in size.terms for a in m)
             is_exact = len(signs) < 2 and not (functions and len(size.terms) > 1)
-            if not is_exact and not self._is_reached(size, found):
-                found = found.meet(self._by_cases(size))
+            found = None if is_exact else self._by_values(size)
+            if found is None:
+                self.work -= 1
+                found = self._interval(size)
+                if self.work < 0:
+                    return found
+                if not is_exact and not self._is_reached(size, found):
+                    found = found.meet(self._by_cases(size))
             self._ranges[size] = found
         return found
+
+    def _by_values(self, size: SymbolicDim) -> Bounds | None:
+        """The least and the largest of all values of a size that has few."""
+        names = size.symbols
+        if names not in self._grids:
+            limits = {name: self.limits[Atom("", name)] for name in names}
+            self._grids[names] = size_values.grid(limits)
+        grid = self._grids[names]
+        values = None if grid is None else size_values.values_on(size, grid)
+        return None if values is None else Bounds(int(values.min()), int(values.max()))
 
     def _is_reached(self, size: SymbolicDim, found: Bounds) -> bool:
         """Whether the size has both values somewhere, so that there are no tighter bounds."""
