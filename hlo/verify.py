@@ -85,6 +85,7 @@ MAXIMUM_RANK = 64  # numpy's
 
 
 _VERIFIED: weakref.WeakSet[Module] = weakref.WeakSet()  # modules never change
+_PROVEN: weakref.WeakSet[Module] = weakref.WeakSet()
 
 
 def verify(module: Module, level: Level | None = None) -> None:
@@ -100,11 +101,15 @@ def verify(module: Module, level: Level | None = None) -> None:
 def require_proven_sizes(module: Module) -> None:
     """VerifyError for the first clause about sizes that does not follow from what the module says
     of its symbols; what is only not refuted passes `verify`. Where data decide a size, that is
-    enough here, too: whether it fits is computed by the program (`mask-bounded`)."""
+    enough here, too: whether it fits is computed by the program (`mask-bounded`). A module without
+    one is not looked at again."""
+    if module in _PROVEN:
+        return
     dims = [dim for a in module.body.arguments for dim in _dims(a)]
     given = frozenset(name for dim in dims for name in symbols_of(dim))
     with assuming(module.assumptions, proven=True):
         _verify(module, None, given)
+    _PROVEN.add(module)
 
 
 def _dims(value: Value) -> Sequence[Dim]:
