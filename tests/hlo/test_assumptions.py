@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from girih.hlo import size_values
 from girih.hlo.assumptions import Assumptions, Bounds
 from girih.hlo.errors import UserError
 from girih.hlo.size_text import parse_dim
@@ -21,6 +22,14 @@ def known(symbols: dict[str, Symbol], *constraints: str) -> Assumptions:
     return Assumptions(symbols, [parse_constraint(text) for text in constraints])
 
 
+@pytest.fixture(params=["values", "proofs"])
+def way(request, monkeypatch):
+    """Small ranges are looked at value by value; proofs alone decide larger ones."""
+    if request.param == "proofs":
+        monkeypatch.setattr(size_values, "MAXIMUM_VALUES", 0)
+
+
+@pytest.mark.usefixtures("way")
 def test_what_is_true_of_real_formulas_is_proven():
     """At least 99 of 100; nothing false is."""
     found = list(facts((1, 8)))
@@ -31,6 +40,7 @@ def test_what_is_true_of_real_formulas_is_proven():
     assert len(proven) >= 0.99 * len(true), [f.text for f in true if not f.answer]
 
 
+@pytest.mark.usefixtures("way")
 def test_the_queries_that_other_decision_procedures_leave_open():
     a = known({"a": Symbol(8, None, 8), "b": Symbol(1, 512)})
     p = parse_dim
@@ -49,6 +59,7 @@ def _random_size(chance: Random, depth: int) -> Dim | None:
         return None
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_is_wrong(seed):
     """By enumeration, with ranges that hold negative sizes and with random constraints."""
@@ -105,6 +116,22 @@ def _check(known: Assumptions, x: Dim, y: Dim, points: list[dict[str, int]]) -> 
     modulus, residue = known.congruence(x)
     assert all((a - residue) % modulus == 0 if modulus else a == residue for a in xs)
     return proven
+
+
+def test_bounds_of_few_values_are_exact():
+    """Also of what no proof bounds tightly; not where they are too many, or too large."""
+    symbols = {"a": Symbol(1, 40), "b": Symbol(0, 9)}
+    a, points = known(symbols), points_of(symbols)
+    for text in ("a*a-4*a*(a//4)+b", "a*b-max(a,3*b)*((a+b)//7)", "-a%5*(b-a)", "min(a,b)-b*b"):
+        size = parse_dim(text)
+        values = [bound(size, point) for point in points]
+        assert a.bounds(size) == Bounds(min(values), max(values))
+        assert a.maximum(size).value == max(values)
+    many = known({"a": Symbol(1, 1 << 10), "b": Symbol(0, 1 << 10)})
+    assert many.bounds(parse_dim("a-b")) == Bounds(1 - (1 << 10), 1 << 10)
+    large = parse_dim(" * ".join(["a*40000"] * 5)) - parse_dim("b")
+    assert a.bounds(large) == Bounds(40000**5 - 9, 1600000**5)
+    assert a.bounds(parse_dim("7//b-a")) == Bounds(None, None)  # b may be 0
 
 
 def test_answers_have_three_values():
