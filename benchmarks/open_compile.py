@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 
 import girih
 from girih.backends.cpu import build, codegen
-
 from zoo import geometric_mean, machine
 
 RESULTS = Path(__file__).resolve().parent / "results" / "open_compile.json"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.cpu import codegen
-from girih.backends.cpu.contract import blocking, packing_for
+from girih.backends.cpu.contract import packing_for
 from girih.hlo.assumptions import Assumptions
 from girih.hlo.build import Builder, build_region
 from girih.hlo.deciding import deciding
