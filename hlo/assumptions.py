@@ -23,12 +23,10 @@ from .size_bounds import (
     MAXIMUM_FACTS,
     MAXIMUM_WORK,
     Answer,
-    Bounds,
-    End,
     NormalBounds,
-    quotient,
     variable,
 )
+from .size_intervals import Bounds, End, quotient
 from .sizes import Relation, SizeConstraint, Symbol
 from .symbols import (
     FUNCTIONS,

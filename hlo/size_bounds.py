@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from . import size_values
+from .size_intervals import Bounds, End, least, quotient, times
 from .symbols import (
     Atom,
     Dim,
@@ -29,7 +29,6 @@ from .symbols import (
 )
 
 Answer = bool | None
-End = int | None  # None: without end
 Limits = dict[Atom, End]  # variables lie in 0 .. limit
 
 MAXIMUM_CASES = 16  # of operands of max and min that are tried together
@@ -42,16 +41,6 @@ DEPTH = 2  # how many constraints are combined
 FAR = 1 << 20  # stands for a variable's end where there is none
 
 
-class Bounds(NamedTuple):
-    """low <= size <= high; None is no bound."""
-
-    low: End
-    high: End
-
-    def meet(self, other: Bounds) -> Bounds:
-        return Bounds(_most(self.low, other.low), _least(self.high, other.high))
-
-
 class NormalBounds:
     """limits: variable -> its largest value. facts: sizes that are not negative. Bounds are found
     once; `work` is what may still be looked at for the answer at hand."""
@@ -62,7 +51,7 @@ class NormalBounds:
         self.work = MAXIMUM_WORK
         self._ranges: dict[Dim, Bounds] = {}
         self._quotients: dict[Atom, Bounds] = {}
-        self._grids: dict[tuple[str, ...], size_values.Grid | None] = {}  # by variables
+        self._grids: dict[tuple[str, ...], size_values.ValueAxes | None] = {}  # by variables
         self._corners: dict[tuple[str, ...], list[Mapping[str, int]]] = {}  # by variables
         self._admitted: dict[tuple[str, ...], list[Mapping[str, int]]] = {}
 
@@ -144,7 +133,7 @@ class NormalBounds:
         for monomial, coefficient in size.terms:
             part = Bounds(coefficient, coefficient)
             for atom in monomial:
-                part = _times(part, self.atom_range(atom))
+                part = times(part, self.atom_range(atom))
             low = None if low is None or part.low is None else low + part.low
             high = None if high is None or part.high is None else high + part.high
         return Bounds(low, high)
@@ -295,7 +284,7 @@ class NormalBounds:
         best: End = None
         for combined, scale in self._combined(size, fact, 1):
             high = self.range(combined).high
-            best = _least(best, None if high is None else high // scale)
+            best = least(best, None if high is None else high // scale)
         return best
 
     def _combined(self, size: Dim, fact: Dim, sign: int) -> list[tuple[Dim, int]]:
@@ -496,7 +485,7 @@ class _Relaxed:
         for monomial, coefficient in terms_of(size):
             part = Bounds(coefficient, coefficient)
             for atom in monomial:
-                part = _times(part, Bounds(0, self.limits[atom]))
+                part = times(part, Bounds(0, self.limits[atom]))
             low = None if low is None or part.low is None else low + part.low
             high = None if high is None or part.high is None else high + part.high
         return Bounds(low, high)
@@ -541,64 +530,3 @@ def _values(size: SymbolicDim, at: Sequence[Mapping[str, int]]) -> list[int]:
         return [size.bind(values) for values in at]
     except ZeroDivisionError:
         return []
-
-
-# Intervals.
-
-
-def _most(a: End, b: End) -> End:
-    """The larger lower bound."""
-    return b if a is None else a if b is None else max(a, b)
-
-
-def _least(a: End, b: End) -> End:
-    """The smaller upper bound."""
-    return b if a is None else a if b is None else min(a, b)
-
-
-def _times(a: Bounds, b: Bounds) -> Bounds:
-    ends = [
-        _end_product(x, x_sign, y, y_sign)
-        for x, x_sign in ((a.low, -1), (a.high, 1))
-        for y, y_sign in ((b.low, -1), (b.high, 1))
-    ]
-    low = None if -math.inf in ends else min(ends)
-    high = None if math.inf in ends else max(ends)
-    return Bounds(low, high)  # type: ignore[arg-type]
-
-
-def _end_product(x: End, x_sign: int, y: End, y_sign: int) -> int | float:
-    """The product of two ends; None is the infinity of that sign, and 0 times it is 0."""
-    if x is not None and y is not None:
-        return x * y
-    if x == 0 or y == 0:
-        return 0
-    positive = ((x_sign if x is None else x) > 0) == ((y_sign if y is None else y) > 0)
-    return math.inf if positive else -math.inf
-
-
-def quotient(x: Bounds, divisor: Bounds) -> Bounds:
-    """x // divisor; no bounds where the divisor may be 0."""
-    low, high = divisor
-    if low is None or low < 1:
-        if high is None or high > -1:
-            return Bounds(None, None)
-        return quotient(_negative(x), _negative(divisor))
-    smallest = largest = None
-    if x.low is not None:
-        smallest = x.low // low if x.low < 0 else _over(x.low, high)
-    if x.high is not None:
-        largest = x.high // low if x.high >= 0 else _over(x.high, high)
-    return Bounds(smallest, largest)
-
-
-def _negative(x: Bounds) -> Bounds:
-    low, high = x
-    return Bounds(None if high is None else -high, None if low is None else -low)
-
-
-def _over(number: int, divisor: End) -> int:
-    """number // divisor, of the largest divisor."""
-    if divisor is None:
-        return 0 if number >= 0 else -1
-    return number // divisor

@@ -17,14 +17,14 @@ _EXACT = 1 << 62  # what intermediate results stay below
 Array = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
-class Grid(NamedTuple):
+class ValueAxes(NamedTuple):
     """Variables that begin at 0: their last values, and all of each along an axis of its own."""
 
     limits: Mapping[str, int]
     axes: Mapping[str, Array]
 
 
-def grid(limits: Mapping[str, int | None]) -> Grid | None:
+def grid(limits: Mapping[str, int | None]) -> ValueAxes | None:
     """All values of variables of 0 .. limit; None where these are too many, or without end."""
     ends = {name: limit for name, limit in limits.items() if limit is not None}
     if len(ends) < len(limits) or math.prod(n + 1 for n in ends.values()) > MAXIMUM_VALUES:
@@ -34,10 +34,10 @@ def grid(limits: Mapping[str, int | None]) -> Grid | None:
         shape = [1] * len(ends)
         shape[axis] = limit + 1
         axes[name] = np.arange(limit + 1, dtype=np.int64).reshape(shape)
-    return Grid(ends, axes)
+    return ValueAxes(ends, axes)
 
 
-def values_on(size: Dim, grid: Grid) -> Array | None:
+def values_on(size: Dim, grid: ValueAxes) -> Array | None:
     """The values of a size, along the axes of the variables that are in it; None where they may be
     too large, or where a divisor is 0."""
     try:
