@@ -66,6 +66,16 @@ def widens(op: Op) -> bool:
 _WIDENED = {"f16", "bf16", "f32", "f64"}
 
 
+def brings_features_together(op: Op, user: Op) -> bool:
+    """Whether a transposition lays the features of a convolution's image side by side, as units
+    that multiply narrow numbers read them: in pairs or more at a time."""
+    if op.name != "transpose" or user.name != "convolution" or user.operands[0] is not op.result:
+        return False
+    innermost = op.result.rank - 1
+    across = op.permutation[-1:] != (innermost,)
+    return across and user.input_feature_dimension == innermost and op.result.element.bits < 32
+
+
 def reshape_moves(before: Sequence[Dim], after: Sequence[Dim]) -> tuple[bool, bool]:
     """Whether a reshape splits dims, and whether it merges dims; (True, True) for uneven ones. Of
     sizes that calls decide, where some are 1 in a call it may do less than is said."""

@@ -150,7 +150,9 @@ def narrow(f: Function, value: Value, element: Any) -> Value:
 def rounded(f: Function, value: Value, element: Any) -> Value:
     """An f32 rounded to nearest even into the element's values, still in f32."""
     if element is types.BF16:
-        if _is_gpu(f):
+        if _is_gpu(f) or "+avx512bf16" in f.module.attributes:
+            # A CPU's instruction takes subnormal numbers as zero: only kernels whose products do so
+            # too are compiled with it (specs/numerics.md).
             raw = f.cast("fptrunc", value, "bfloat")
             return widen(f, f.bitcast(raw, vector(value.lanes, "i16")), element)
         return _round_bfloat(f, value)

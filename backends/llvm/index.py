@@ -341,12 +341,13 @@ class Indexer:
             bounds,
         )
         if not surely_below(remainder.high, divisor):
-            atom, remainder = self._quotient(remainder, divisor, width)
+            atom, remainder = self.quotient(remainder, divisor, width)
             quotient = quotient + of_axis(atom)
         remainder = remainder.within(0, divisor - 1)
         return quotient.within(index.low // divisor, index.high // divisor), remainder
 
-    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
+    def quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
+        """index // divisor as an axis of its own, and index % divisor."""
         depth = index.depth
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...hlo.graph import Region, Value
+from ...hlo.graph import Op, Region, Value
 from .. import llvm
 from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
@@ -19,23 +19,27 @@ from ..llvm.index import SAME, Affine, LoopAxis, of_axis
 
 
 class ProbedAccess(NamedTuple):
-    """A load of argument `pointer` at constant + sum of row[d] * root index d (if `plain`)."""
+    """A load of argument `pointer` at constant + sum of row[d] * root index d (if `plain`). `dims`:
+    the root's dims on which the place depends."""
 
     pointer: str
     row: tuple[int, ...]
     constant: int
     plain: bool
+    dims: frozenset[int]
 
 
 @dataclass
 class Findings:
     """Coefficients of the root's dims in every index that the code computes; `work` counts the
-    operations and loads that it has."""
+    operations and loads that it has. `dims`: on which of the root's dims what is computed of an
+    operation depends."""
 
     coefficients: list[tuple[int, ...]] = field(default_factory=list)
     loads: list[ProbedAccess] = field(default_factory=list)
     cuts: list[set[int]] = field(default_factory=list)
     work: int = 0
+    dims: dict[Op, frozenset[int]] = field(default_factory=dict)
 
 
 class _Probe(ElementEmitter):
@@ -45,13 +49,24 @@ class _Probe(ElementEmitter):
         super().__init__(function, region, pointers)
         self.axes = axes
         self.found = Findings(cuts=[set() for _ in axes])
-        scalar = self.indexer.scalar
+        self._dims = {axis: frozenset({d}) for d, axis in enumerate(axes)}
+        scalar, quotient = self.indexer.scalar, self.indexer.quotient
 
         def recorded(index: Affine) -> llvm.Value:
             self.record(index, self.found.coefficients)
             return scalar(index)
 
+        def followed(index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
+            found = quotient(index, divisor, width)
+            self._dims[found[0]] = self.dims([index])
+            return found
+
         self.indexer.scalar = recorded  # type: ignore[method-assign]
+        self.indexer.quotient = followed  # type: ignore[method-assign]
+
+    def dims(self, index: Sequence[Affine]) -> frozenset[int]:
+        """The root's dims on which an index depends."""
+        return frozenset[int]().union(*(self._dims[axis] for at in index for axis, _ in at.terms))
 
     def row(self, index: Affine) -> tuple[int, ...]:
         factors = dict(index.terms)
@@ -71,7 +86,8 @@ class _Probe(ElementEmitter):
         mask: Mask | None = None,
     ) -> Register:
         plain = all(axis in self.axes for axis, _ in offset.terms) and mask is None
-        access = ProbedAccess(pointer.name, self.row(offset), offset.constant, plain)
+        dims = self.dims([offset])
+        access = ProbedAccess(pointer.name, self.row(offset), offset.constant, plain, dims)
         self.found.loads.append(access)
         self.record(offset, self.found.coefficients)
         return dummy(element)
@@ -85,11 +101,20 @@ class _Probe(ElementEmitter):
                 cuts.update((low - at.constant, high - at.constant))
         return found
 
+    def clamped(
+        self, value: Value, index: tuple[Affine, ...], high: int, width: int, mask: Mask | None
+    ) -> Affine:
+        found = super().clamped(value, index, high, width, mask)
+        self._dims.update((axis, self.dims(index)) for axis, _ in found.terms)
+        return found
+
     def _compute(
         self, value: Value, index: tuple[Affine, ...], width: int, mask: Mask | None
     ) -> Register:
         self.found.work += 1
         op = value.op
+        if op is not None:
+            self.found.dims[op] = self.found.dims.get(op, frozenset()) | self.dims(index)
         if op is None or arithmetic.short_name(op) in RULES:
             return super()._compute(value, index, width, mask)
         for operand in op.operands:

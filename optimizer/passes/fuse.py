@@ -32,6 +32,7 @@ from ...hlo.verify import FUSED, INLINED, Level
 from ..cost.assumed import NEAR_BYTES, WORK_PER_BYTE
 from ..fusable import (
     FOLLOWED,
+    brings_features_together,
     fusable,
     is_splat_constant,
     keeps_vectors,
@@ -244,7 +245,10 @@ class _Fuser:
         if user.definition.pattern == "contract" or self.operand_view(user, group):
             # Operands of a contraction are read from memory, but through any view of it.
             viewed = op.definition.strided or widens(op)
-            return viewed and len(self.uses[op.result]) == 1 and self.even(op, group)
+            together = brings_features_together(op, user)
+            return (
+                viewed and len(self.uses[op.result]) == 1 and self.even(op, group) and not together
+            )
         initial = user.operands[len(user.operands) // 2 :] if user.name == "reduce" else ()
         if any(result in initial for result in op.results):
             return is_splat_constant(op)

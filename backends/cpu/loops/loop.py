@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....hlo.deciding import at_hint
+from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Region
+from ....optimizer.cost import assumed
 from ... import llvm
-from ...llvm.elementwise import ElementEmitter
+from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...llvm.target import KernelCode
 from ...plain.boxes import IndexBox, boxes, crossing
@@ -25,12 +26,15 @@ from ...plain.frame import (
     read_bytes,
     steps,
     tile_range,
+    weight,
 )
-from ...plain.probe import argument
+from ...plain.probe import ProbedAccess, argument
 from ..codegen import Target
 from ..machines import machine_of
 from . import transpose
 from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
+
+_NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
 
 
 def takes(region: Region) -> bool:
@@ -68,15 +72,13 @@ def _shape(region: Region, target: Target, box: IndexBox) -> LoopShape:
     other = 1 if across is None else outer[across.group]
     named = {argument(n): value for n, value in enumerate(region.arguments)}
     last = [d for d in box.groups[-1] if box.sizes[d] != 1][-1:]
-    loads = dict.fromkeys(box.found.loads)
     moved, gathered, table = 0, 0, 0.0
-    for load in loads:
-        stride = sum(load.row[d] for d in last)
-        if stride in (1, -1):
-            moved += 1
-        elif stride or not load.plain:
+    for load in dict.fromkeys(box.found.loads):
+        if _is_gathered(load, box):
             gathered += 1
             table += float(at_hint(named[load.pointer].tensor.bytes))
+        else:
+            moved += sum(load.row[d] for d in last) != 0
     elements = max(root.element.itemsize for root in region.results)
     one = LoopPass(inner, operations(region.ops), moved + len(region.results), gathered)
     read = sum(read_bytes(value, region) for value in region.arguments)
@@ -116,17 +118,49 @@ def _box(
     if hint > block:
         blocks = -(-inner // block)
     tiles = rows * blocks
+
+    def vectors(at: Affine, step: tuple[Affine, int, int, Mask | None]) -> None:
+        j, lanes, copies, mask = step
+        positions = _outer_positions(emitter, at, outer)
+        for copy in range(copies):
+            index = box.index(emitter, [*positions, j + copy * lanes], lanes)
+            frame.store_roots(emitter, region, index, lanes, mask)
+
     with tile_range(frame, first, tiles) as (low, high):
-        for at, begin, end in _rows(frame, outer, rows, blocks, block, inner, low, high):
-            positions = _outer_positions(emitter, at, outer)
-            for j, lanes, copies, mask in steps(
-                frame.scopes, frame.target, begin, end, inner, width, unroll
-            ):
-                for copy in range(copies):
-                    place = j + copy * lanes
-                    index = box.index(emitter, [*positions, place], lanes)
-                    frame.store_roots(emitter, region, index, lanes, mask)
+        cuts = inner, width, unroll
+        if blocks == 1 and surely_below(1, rows) and _pays_down(region, box, inner, width, stride):
+            for step in steps(frame.scopes, frame.target, 0, inner, *cuts):
+                for at, _, _ in _rows(frame, outer, rows, 1, block, inner, low, high):
+                    vectors(at, step)
+        else:
+            for at, begin, end in _rows(frame, outer, rows, blocks, block, inner, low, high):
+                for step in steps(frame.scopes, frame.target, begin, end, *cuts):
+                    vectors(at, step)
     return tiles
+
+
+def _pays_down(region: Region, box: IndexBox, inner: int, width: int, stride: int) -> bool:
+    """Whether `stride` elements of all rows are computed before the next ones, so that what rows
+    have in common is computed once: where that is more than what the elements of a row have in
+    common, which is computed again for each stride. Rows are short, so that what is read together
+    lies near."""
+    if likely(inner) * max(root.element.itemsize for root in region.results) > _NEAR:
+        return False
+    last, kinds = frozenset(box.groups[-1]), box.found.dims.items()
+    common = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and dims <= last)
+    alike = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and not dims & last)
+    for load in dict.fromkeys(box.found.loads):
+        if load.dims and load.dims <= last and _is_gathered(load, box):
+            common += assumed.LOOP_GATHERED * width
+    again = 1 - stride / max(stride, likely(inner))
+    return common * stride / width > (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
+
+
+def _is_gathered(load: ProbedAccess, box: IndexBox) -> bool:
+    """Whether lanes along the last dims read elements that are no neighbours."""
+    last = [d for d in box.groups[-1] if box.sizes[d] != 1][-1:]
+    stride = sum(load.row[d] for d in last)
+    return stride not in (-1, 0, 1) or (not stride and not load.plain)
 
 
 def _rows(
