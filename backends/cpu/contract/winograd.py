@@ -59,7 +59,8 @@ _PLANES = 8  # of transformed weights, at most
 
 
 def applies(op: Op, lanes: int) -> bool:
-    """Whether a convolution, features innermost on both sides, has this form and gains by it."""
+    """Whether a convolution, features innermost on both sides, has this form and gains by it: each
+    of its groups of features by itself."""
     strides, _, base, dilation, reversal = window_attributes(op)
     last = op.type.rank - 1
     if op.type.rank != 4 or op.input_feature_dimension != last:
@@ -67,15 +68,15 @@ def applies(op: Op, lanes: int) -> bool:
     order = (op.output_batch_dimension, *op.output_spatial_dimensions, op.output_feature_dimension)
     same = (op.input_batch_dimension, *op.input_spatial_dimensions) == order[:-1] == (0, 1, 2)
     taps = tuple(op.rhs.dims[d] for d in op.kernel_spatial_dimensions)
-    if not same or taps != (3, 3) or op.feature_group_count * op.batch_group_count != 1:
+    if not same or taps != (3, 3) or op.batch_group_count != 1:
         return False
     if {*strides, *base, *dilation} != {1} or any(reversal):
         return False
     if {op.lhs.element.name, op.rhs.element.name, op.type.element.name} != {"f32"}:
         return False
-    inputs, outputs = op.lhs.dims[last], op.type.dims[last]
-    if isinstance(inputs, SymbolicDim) or isinstance(outputs, SymbolicDim):
+    if isinstance(op.lhs.dims[last], SymbolicDim) or isinstance(op.type.dims[last], SymbolicDim):
         return False
+    inputs, outputs = (n // op.feature_group_count for n in (op.lhs.dims[last], op.type.dims[last]))
     if inputs % lanes or outputs % lanes or min(inputs, outputs) < _LEAST_FEATURES:
         return False
     batch, height, width = op.type.dims[:3]
@@ -90,7 +91,8 @@ def packing(op: Op, lanes: int) -> Packing:
     order = (*op.kernel_spatial_dimensions, inputs, outputs)
     count = op.rhs.dims[outputs]
     depth = op.rhs.dims[inputs]
-    width = PANEL_VECTORS * lanes if count % (PANEL_VECTORS * lanes) == 0 else lanes
+    wide = PANEL_VECTORS * lanes
+    width = wide if count // op.feature_group_count % wide == 0 else lanes
 
     def forward(b: Builder, weight: Value) -> Value:
         panels = b.reshape(b.transpose(weight, order), (_TAPS, depth, count // width, width))
@@ -118,12 +120,14 @@ def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     found = (
         stored, geometry.kernel.offset, geometry.kernel_outputs.segments,
         geometry.kernel_input_step, [s.kernel_step for s in geometry.spatial],
+        geometry.kernel_groups,
     )  # fmt: skip
+    panels = outputs // width
     wanted = (
-        (outputs // width, _TAPS, inputs, width), 0, columns, width,
-        [3 * step, step],
+        (panels * geometry.groups, _TAPS, inputs, width), 0, columns, width, [3 * step, step],
+        panels * _TAPS * step if geometry.groups > 1 else 0,
     )  # fmt: skip
-    image = kernel.source(geometry.input, (geometry.batch_step,))
+    image = kernel.source(geometry.input, (geometry.batch_step, geometry.group_step))
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
     return _WinogradEmitter(kernel, image, width).emit()
@@ -158,8 +162,8 @@ class _WinogradEmitter:
         self.sums = _PLACES * self.rows * width  # of a column group
         self.plane = self.steps * width + LINE // 4
         self.shared = larger(4 * self.rows * width, _PLANES * self.plane)
-        self.groups = geometry.outputs // width
-        others = max(1, at_hint(geometry.batch * self.blocks))
+        self.groups = geometry.outputs // width  # of columns, of a group of features
+        others = max(1, at_hint(geometry.batch * self.blocks * geometry.groups))
         parts = min(-(-self.groups // _LEAST_GROUPS), -(-_ENOUGH_TILES // others))
         kept = at_hint(self.transformed + self.shared)
         room = (_SCRATCH // 4 - kept) // at_hint(self.sums)
@@ -173,7 +177,7 @@ class _WinogradEmitter:
                 (self.lines.outputs, self.lines.output_step),
             ),
             (self.columns.outputs, self.columns.output_step),
-            (geometry.outputs, geometry.result_feature_step),
+            (geometry.groups * geometry.outputs, geometry.result_feature_step),
         )  # fmt: skip
 
     def emit(self) -> tuple[int, int]:
@@ -188,17 +192,19 @@ class _WinogradEmitter:
         args, begin, end, scratch = f.arguments
         with f.for_range(begin, end) as loop:
             # The weights of a part stay in the L2 cache from block to block.
-            part, batch, block = unravel(
-                f, loop.index, (self.parts, self.geometry.batch, self.blocks)
+            part, features, batch, block = unravel(
+                f, loop.index, (self.parts, self.geometry.groups, self.geometry.batch, self.blocks)
             )
             line = f.mul(block, self.deep)
             whole = f.compare("ult", block, self.blocks - 1)
             rows = f.select(whole, f.constant("i64", self.rows), f.constant("i64", self.last_rows))
-            first = f.mul(part, self.per_part)
-            last = f.min(f.add(first, self.per_part), self.groups)
-            with f.for_range(0, self.geometry.inputs, self.steps, at_least_once=True) as features:
-                taken = features.index
-                f.call(self.name + "_transform", "void", args, batch, line, rows, taken, scratch)
+            part = f.mul(part, self.per_part)
+            first = f.add(f.mul(features, self.groups), part)
+            last = f.add(first, f.min(f.sub(self.groups, part), self.per_part))
+            with f.for_range(0, self.geometry.inputs, self.steps, at_least_once=True) as inputs:
+                taken = inputs.index
+                place = batch, features, line, rows, taken
+                f.call(self.name + "_transform", "void", args, *place, scratch)
                 with f.for_range(first, last, at_least_once=True) as groups:
                     sums = f.mul(f.sub(groups.index, first), self.sums)
                     operands = args, groups.index, taken, sums, scratch
@@ -217,7 +223,7 @@ class _WinogradEmitter:
                 operands = args, batch, line, rows, groups.index, sums, scratch
                 f.call(self.name + "_results", "void", *operands)
         f.ret()
-        tiles = self.geometry.batch * self.blocks * self.parts
+        tiles = self.geometry.batch * self.geometry.groups * self.blocks * self.parts
         return tiles, 4 * (self.transformed + self.per_part * self.sums + self.shared)
 
     @property
@@ -232,9 +238,9 @@ class _WinogradEmitter:
     # 1. B^T x B of every tile of a block.
 
     def _emit_transform(self) -> None:
-        f = self._helper("_transform", ("batch", "line", "rows", "first"))
-        args, batch, line, rows, first, scratch = f.arguments
-        base, count = self.image.base(f, args, (batch,)), self._count(f, first)
+        f = self._helper("_transform", ("batch", "features", "line", "rows", "first"))
+        args, batch, features, line, rows, first, scratch = f.arguments
+        base, count = self.image.base(f, args, (batch, features)), self._count(f, first)
         with f.for_range(0, rows) as loop:
             row, column = f.udiv(loop.index, self.across), f.urem(loop.index, self.across)
             y = f.sub(f.mul(f.add(line, row), 2), self.lines.low)
@@ -511,7 +517,7 @@ class _WinogradEmitter:
         """The results of the lines [first, last) of a column group."""
         f = self._helper("_direct", ("batch", "first", "last", "group"))
         args, batch, first, last, group, results = f.arguments
-        base = self.image.base(f, args, (batch,))
+        base = self.image.base(f, args, (batch, f.udiv(group, self.groups)))
         weights = f.load("ptr", f.pointer(args, self.weights, "ptr"))
         step = self.geometry.inputs * self.width
         taps = f.pointer(weights, f.mul(group, _TAPS * step), self.accumulator)

@@ -240,6 +240,9 @@ WINOGRAD: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 32, 32, 30, 8), {"padding": ((-1, 1), (4, -2))}),
     ((1, 256, 32, 17, 14), {"padding": ((1, 1), (1, 1))}),  # blocks of other sizes
     ((1, 544, 64, 7, 7), {"padding": ((1, 1), (1, 1))}),  # features in parts
+    ((2, 192, 192, 12, 9), {"padding": ((1, 1), (1, 1)), "feature_group_count": 3}),
+    ((1, 64, 96, 14, 10), {"feature_group_count": 2}),
+    ((1, 160, 256, 8, 11), {"padding": ((1, 1), (1, 1)), "feature_group_count": 2}),
 ]
 
 
@@ -264,12 +267,14 @@ def test_winograd_stores_each_weight_once() -> None:
 
 @pytest.mark.parametrize("level", LEVELS[:2])
 @pytest.mark.parametrize("where", ["input", "weight", "overflow"])
-def test_winograd_keeps_what_is_not_finite(where: str, level: str) -> None:
+@pytest.mark.parametrize("groups", [1, 2])
+def test_winograd_keeps_what_is_not_finite(groups: int, where: str, level: str) -> None:
     """An infinity or a NaN reaches the results that see it and no others; no sum overflows that is
     no result."""
     target = codegen.host_target(level)
-    sizes = (2, 32, 48, 20, 23)
-    op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), padding=((1, 1), (1, 1)))
+    sizes = (2, 32 * groups, 48 * groups, 20, 23)
+    options = {"padding": ((1, 1), (1, 1)), "feature_group_count": groups}
+    op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), **options)
     image, weight = inputs
     if where == "input":
         image[0, 3, 5, 7], image[0, 11, 22, 0], image[1, 19, 0, 31] = np.inf, np.nan, -np.inf

@@ -191,3 +191,17 @@ def test_one_kernel_is_small() -> None:
     small = check([kind(64, 64)] * 2, lambda b, x, y: [b("add", x, y)])
     large = check([kind(640, 640)] * 2, lambda b, x, y: [b("add", x, y)])
     assert len(large.ir_text) < 2 * len(small.ir_text) < 20_000
+
+
+def test_what_rows_have_in_common_is_computed_once() -> None:
+    """The deviations of a group norm belong to features: they are no work of each pixel."""
+
+    def body(b: Any, x: Any, sums: Any) -> list[Any]:
+        scale = b.broadcast(b("rsqrt", sums), (60, 5, 12, 4), (2,))
+        return [b.reshape(b("multiply", b.reshape(x, (60, 5, 12, 4)), scale), (300, 48))]
+
+    for level in LEVELS:
+        text = check([kind(300, 48), kind(12)], body, tolerance=1e-6, level=level).ir_text
+        text = text[: text.index("\n}\n")]
+        last_loop = text.rindex("phi i64")
+        assert "sqrt" in text[:last_loop] and "sqrt" not in text[last_loop:]

@@ -218,6 +218,20 @@ def test_subnormal_operands_and_sums_are_numbers(level: str, numerics: str) -> N
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("level", levels())
+def test_results_are_rounded_to_nearest_even(level: str) -> None:
+    """Single products of bf16 are f32, half of them between two bf16, many in the middle."""
+    left, right = TensorType((64, 2), BF16), TensorType((2, 64), BF16)
+    x, y = np.zeros(left.dims, left.dtype), np.zeros(right.dims, right.dtype)
+    x[:, 0], y[0] = 1 + np.arange(64) / 64, 1 + np.arange(64) / 128
+    x[5, 0], x[6, 0], x[7, 0] = np.inf, np.nan, 3e38
+    module = product(left, right, BF16)
+    (expected,) = interpret(module, [x, y])
+    with np.errstate(invalid="ignore"):
+        found = compiled(module, x, y, level=level)
+    np.testing.assert_array_equal(found.astype(np.float32), expected.astype(np.float32))
+
+
 @pytest.mark.parametrize("level", ["amx", "avx512-bf16"])
 def test_instructions_that_flush_are_left_out(level: str) -> None:
     """Those of integers stay, on every machine's view of a level."""
