@@ -28,6 +28,7 @@ from ...plain.frame import weight
 from .operands import ColumnGroup
 
 _SHORT = 8  # instructions that follow a sum
+_CACHE_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,35 @@ class Epilogue:
             offset = f.mul(f.sub(loop.index, row), group.tile_stride)
             place = self._row(emitter, index)
             finish(f.pointer(tile, offset, self.accumulator), place)
+
+    def fetch(
+        self,
+        f: llvm.Function,
+        args: llvm.Value,
+        outer: Sequence[llvm.Value],
+        row: llvm.Value,
+        column: llvm.Value,
+        count: int,
+        group: ColumnGroup,
+    ) -> None:
+        """Brings near what `count` rows of a column group are finished with, and where results go,
+        while they are still summed: rows lie too far apart for hardware to guess the next."""
+        if self.body is None or self.lines is not None or self.columns[1] != 1:
+            return
+        emitter = self._emitter(f, args, Scopes(f))
+        first = of_axis(LoopAxis(row, self.rows[0])) if self.rows[0] != 1 else ZERO
+        start = self._places(f, outer, column, group, group.lanes)[0]
+        for position, value in enumerate((*self.body.arguments, *self.results)):
+            read = position >= self.arguments or value in self.body.uses
+            if not read or value.dims != self.contraction.result.dims:
+                continue
+            base = f.load("ptr", f.pointer(args, position, "ptr"))
+            kind = elements.memory_type(f, value.element)
+            for line in range(count):
+                at = start + self._row(emitter, first + line)
+                begin = f.pointer(base, emitter.indexer.scalar(at), kind)
+                for byte in range(0, group.columns * value.element.itemsize, _CACHE_LINE):
+                    f.prefetch(f.pointer(begin, byte, "i8"))
 
     def _row(self, emitter: ElementEmitter, index: Affine) -> Affine:
         """Where a row stands."""

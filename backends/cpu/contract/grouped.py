@@ -279,6 +279,8 @@ class _GroupedEmitter:
                 left = f.pointer(scratch, start, "i8")
             else:
                 left = self.left.rows(f, args, coordinates, row)
+            if isinstance(rows, int):
+                epilogue.fetch(f, args, coordinates, row, column, rows, group)
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
             operands = [left, right, target]
             if not engine.tiles:
