@@ -304,3 +304,24 @@ def test_moves_of_open_reshapes_leave_no_guard(least):
         assert reshape_moves((b, t, 768), (t, b, 768)) == (True, True)
         assert reshape_moves((b, t), (b + 1, t)) == (True, True)
     assert not decisions.guards
+
+
+@pytest.mark.parametrize("element, inside", [(BF16, False), (F32, True)])
+def test_features_of_narrow_images_come_together_before_a_convolution(element, inside):
+    """What multiplies narrow numbers reads pairs of features: it has no view across them."""
+    types = [TensorType((1, 8, 20), element), TensorType((16, 8, 3), element)]
+
+    def body(b, image, kernel):
+        moved = b.transpose(b("negate", image), (0, 2, 1))
+        return [b(
+            "convolution", moved, kernel, type=TensorType((1, 18, 16), F32), window_strides=(1,),
+            padding=((0, 0),), lhs_dilation=(1,), rhs_dilation=(1,), window_reversal=(False,),
+            input_batch_dimension=0, input_feature_dimension=2, input_spatial_dimensions=(1,),
+            kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
+            kernel_spatial_dimensions=(2,), output_batch_dimension=0, output_feature_dimension=2,
+            output_spatial_dimensions=(1,), feature_group_count=1, batch_group_count=1,
+        )]  # fmt: skip
+
+    ops = Fuse()(build_module(types, body)).body.ops
+    (contraction,) = (op for op in ops if any(i.name == "convolution" for i in op.regions[0].ops))
+    assert any(op.name == "transpose" for op in contraction.regions[0].ops) == inside
