@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import Any
 
 from ..hlo.deciding import at_hint
@@ -27,13 +27,13 @@ from .plan import kernel_kind
 class EdgePlace(IntEnum):
     """The nearest first."""
 
-    REG = 0  # elements in registers
-    SCRATCH = 1  # tiles in a core's nearest memory
-    CLUSTER = 2  # shared memory of neighbouring multiprocessors
-    COUNTER = 3  # memory; the reader waits for a counter of the writer's
-    BARRIER = 4  # memory; all workers meet
-    LAUNCH = 5  # memory; the reader is another launch or node of a graph
-    HOST = 6  # the host reads it, and decides
+    REG = auto()  # elements in registers
+    SCRATCH = auto()  # tiles in a core's nearest memory
+    CLUSTER = auto()  # shared memory of neighbouring multiprocessors
+    COUNTER = auto()  # memory; the reader waits for a counter of the writer's
+    BARRIER = auto()  # memory; all workers meet
+    LAUNCH = auto()  # memory; the reader is another launch or node of a graph
+    HOST = auto()  # the host reads it, and decides
 
 
 @dataclass(frozen=True)
