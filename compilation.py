@@ -315,7 +315,9 @@ def _plans(
             _refuse_notes(plan)
         if options.schedule != "auto":
             check_schedule(plan, options.schedule)
-            plan.schedule, plan.schedule_required = options.schedule, options.strict
+            # What is merged stands in the plan, and the host decides between.
+            plan.schedule = "host" if options.schedule == "merged" else options.schedule
+            plan.schedule_required = options.strict
         plan.notes.extend(one.own_notes)
         for condition in one.conditions:
             plan.guards.add(text=str(condition), origin=condition.origin)

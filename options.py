@@ -13,7 +13,7 @@ from .hlo.errors import UserError
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
-SCHEDULES = ("auto", "launches", "host", "graph")
+SCHEDULES = ("auto", "launches", "host", "graph", "merged")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,13 @@ class Options:
     schedule: how a GPU runs a program: "launches", one kernel after the other, each started by the
         host; "host", where the host decides in loops and branches and all between is graphs, whose
         kernels run together where nothing orders them; "graph", one graph, loops and branches
-        included, which decide on the device; "auto", what is known to be best: "host", until others
-        are measured. On a CPU, where the program is one call, "launches" has workers meet between
-        steps that need each other. What a target or a program cannot do is an error; a driver
-        before CUDA 12.3 takes "host" for "graph", which is a warning, or with `strict` an error.
+        included, which decide on the device; "merged", "host" with kernels that are independent of
+        each other side by side in one launch, each on a range of its blocks, wherever they can be,
+        or an error where none can; "auto", what is predicted to be best: "host", with such launches
+        where they gain more than the prediction may be wrong. On a CPU, where the program is one
+        call, "launches" has workers meet between steps that need each other. What a target or a
+        program cannot do is an error; a driver before CUDA 12.3 takes "host" for "graph", which is
+        a warning, or with `strict` an error.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..hlo.deciding import largest
@@ -15,13 +16,21 @@ from .schedule import Buffer, Schedule, live_ranges
 @dataclass
 class BufferPlaces:
     """Where a schedule's buffers lie, but for those that each worker has. lives: of those of the
-    arena, and of those within outputs; kept: for how many steps more their memory is; offsets: of
-    those in the arena."""
+    arena, and of those within outputs; kept: for how many steps more their memory is; spans: of
+    steps that run together the first and the last one, so that memory is kept for all of them;
+    offsets: of those in the arena."""
 
     lives: Mapping[Buffer, tuple[int, int]]
     reused: Mapping[Buffer, Reused]
     kept: int = 0
     offsets: Mapping[Buffer, int] = field(default_factory=dict)
+    spans: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def held(self, life: tuple[int, int]) -> tuple[int, int]:
+        """The first and the last step for which the memory of a buffer that lives so is kept."""
+        first, last = life
+        last += self.kept
+        return self.spans.get(first, (first, first))[0], self.spans.get(last, (last, last))[1]
 
     def span(self, buffer: Buffer) -> tuple[object, int, int]:
         """Its memory, begin and end in it."""
@@ -37,20 +46,26 @@ class BufferPlaces:
         return (buffer.place, buffer.index), 0, max(largest(buffer.bytes), 1)
 
 
-def places(schedule: Schedule, own: Mapping[Buffer, int], kept: int = 0) -> BufferPlaces:
+def places(
+    schedule: Schedule,
+    own: Mapping[Buffer, int],
+    kept: int = 0,
+    spans: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> BufferPlaces:
     """The places of a schedule's buffers without offsets, and without what is each worker's own.
 
-    kept: for how many steps more than it lives the memory of a buffer is kept.
+    kept: for how many steps more than it lives the memory of a buffer is kept. spans: as of
+    `BufferPlaces`.
     """
-    if not kept:
+    found = BufferPlaces({}, {}, kept, spans=spans)
+    if not kept and not spans:
         ranges, reused = lives(schedule)
     else:
         ranges = live_ranges(schedule)
-        last = len(schedule.steps) - 1
-        longer = {b: (begin, min(end + kept, last)) for b, (begin, end) in ranges.items()}
-        reused = reuse_outputs(schedule, longer)
-    live = {buffer: life for buffer, life in ranges.items() if buffer not in own}
-    return BufferPlaces(live, {b: where for b, where in reused.items() if b not in own}, kept)
+        reused = reuse_outputs(schedule, {b: found.held(life) for b, life in ranges.items()})
+    found.lives = {buffer: life for buffer, life in ranges.items() if buffer not in own}
+    found.reused = {b: where for b, where in reused.items() if b not in own}
+    return found
 
 
 def in_arena(found: BufferPlaces, nodes: int) -> Placement:
@@ -58,10 +73,10 @@ def in_arena(found: BufferPlaces, nodes: int) -> Placement:
     is of the lives, not of what is kept longer."""
     buffers = [buffer for buffer in found.lives if buffer not in found.reused]
     intervals = [Interval(largest(b.bytes), *found.lives[b]) for b in buffers]
-    longer = [Interval(size, first, last + found.kept) for size, first, last in intervals]
+    longer = [Interval(size, *found.held((first, last))) for size, first, last in intervals]
     placement = place(longer, nodes=nodes)
     found.offsets = dict(zip(buffers, placement.offsets, strict=True))
-    return bounded(placement, intervals) if found.kept else placement
+    return bounded(placement, intervals) if found.kept or found.spans else placement
 
 
 class _Touched(NamedTuple):

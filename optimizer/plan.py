@@ -31,6 +31,7 @@ from .hazards import BufferPlaces, Hazards, in_arena, places
 from .library import BETWEEN, able
 from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
+from .merges import NOT_FIXED, Candidate, Merged, Merging, candidate, merged
 from .output_reuse import Reused
 from .prove import prove
 from .schedule import (
@@ -109,13 +110,16 @@ class Planner:
         notes: Sequence[str] = (),
         machine: Machine | None = None,
         overlap: float = 0.0,
+        merging: Merging | None = None,
     ) -> None:
         """machine: that of a target whose workers can count what is complete, step by step; None:
-        they meet. overlap: the part of its bound by which the arena may be larger for that."""
+        they meet. overlap: the part of its bound by which the arena may be larger for that.
+        merging: what steps are merged for; None: none is."""
         # What calls decide of places and tiles, and what processes do together, needs barriers.
         self.fixed = fixed = schedule.decisions is None and not schedule.processes
         self.machine, self.overlap = machine if fixed else None, overlap
         self.own, self.kept = WorkerMemory({}, 0, frozenset()), 0
+        self.merging, self.merged = merging, Merged(schedule)
         self.schedule, self.facts = schedule, facts
         self.kernels: dict[str, KernelEntry] = {}
         self.same: dict[Any, tuple[KernelEntry, Op]] = {}  # by what copies of a kernel share
@@ -150,6 +154,8 @@ class Planner:
         counts = False
         if self.machine is not None:
             runs, counts = self.coschedule(runs, self.machine)
+        if self.merging is not None:
+            runs = self.merge(runs, self.merging)
         placement = self.place(runs)
         self.steps(runs)
         if counts:
@@ -161,6 +167,7 @@ class Planner:
             most = len(self.schedule.steps)
             count_runs(self.plan, self.schedule, self.places, self.own, self.scratch, most)
         plan = self.plan
+        self.merged.describe(plan)
         plan.inputs.extend([self.number(buffer) for buffer in self.schedule.inputs])
         plan.outputs.extend([self.number(buffer) for buffer in self.schedule.outputs])
         for one in self.schedule.undo:
@@ -265,6 +272,22 @@ class Planner:
         moved = {number: runs[old] for number, old in enumerate(found.order) if old in runs}
         return moved, True
 
+    def merge(self, runs: dict[int, KernelEntry], merging: Merging) -> dict[int, KernelEntry]:
+        """Takes the order in which merged steps follow each other: the kernels of its steps."""
+        steps = self.schedule.steps
+
+        def made(number: int) -> Candidate | str:
+            step, entry = steps[number], runs[number]
+            op = step.op if isinstance(step, RunStep) else entry.op
+            return candidate(number, op, entry.index, entry.facts, merging)
+
+        scratch = {n: largest(e.facts.scratch_bytes) for n, e in runs.items() if e.facts.launches}
+        why = "" if self.fixed else NOT_FIXED[self.schedule.processes > 0]
+        self.merged = merged(self.schedule, made, scratch, merging, why)
+        self.schedule = self.merged.schedule
+        order = self.merged.order or range(len(steps))
+        return {number: runs[old] for number, old in enumerate(order) if old in runs}
+
     # Buffers.
 
     def formula(self, size: Any) -> int:
@@ -311,7 +334,7 @@ class Planner:
         return known
 
     def place(self, runs: dict[int, KernelEntry]) -> Placement:
-        self.places = places(self.schedule, self.own.offsets, self.kept)
+        self.places = places(self.schedule, self.own.offsets, self.kept, self.merged.spans)
         self.ranges, self.reused = dict(self.places.lives), self.places.reused
         self.places.lives = self.ranges
         for number, entry in runs.items():

@@ -28,15 +28,16 @@ BIT = 1  # of step number 0
 def prove(
     plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace] = ()
 ) -> None:
-    """Raise CompilerBug unless the waits of a plan with task ranges are right; nothing is asked of
-    plans without.
+    """Raise CompilerBug unless the waits of a plan with task ranges, and what it merges, are right;
+    nothing is asked of plans without.
 
     results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
     inside: the values that live in outputs.
     """
-    if not plan.ranges and not plan.worker_bytes:
+    if not plan.ranges and not plan.worker_bytes and not plan.merges:
         return
     program = _Program(plan, results, inside)
+    _check_merges(program)
     _check_own(program)
     known = _Knowledge(program).run()
     _check_order(program, known)
@@ -184,6 +185,52 @@ def _check_own(program: _Program) -> None:
                 raise CompilerBug(f"step {number} of each worker touches what others write")
             if own and not each and program.kind(number) != "run":
                 raise CompilerBug(f"step {number} decides in one worker's memory")
+
+
+def _check_merges(program: _Program) -> None:
+    """Steps that are one launch run at a time, each on blocks of its own: they follow each other,
+    control enters them at the first one alone, none waits for another one, and what one writes no
+    other touches."""
+    targets = {t for n, after in enumerate(program.after) for t in after if t != n + 1}
+    seen: set[int] = set()
+    for merge in program.plan.merges:
+        steps = sorted(one.step for one in merge.steps)
+        if len(steps) < 2 or steps != [*range(steps[0], steps[-1] + 1)] or seen & {*steps}:
+            raise CompilerBug(f"steps {steps} are merged, but do not follow each other apart")
+        seen.update(steps)
+        _check_blocks(program, merge)
+        written: dict[int, list[_Access]] = {}
+        for number in steps:
+            if number != steps[0] and (number in targets or program.meets(number)):
+                raise CompilerBug(
+                    f"step {number} is merged, and does not begin with step {steps[0]}"
+                )
+            if any(other in steps and threshold for other, threshold in program.waits[number]):
+                raise CompilerBug(f"step {number} waits for one that it is merged with")
+            written[number] = [one for one in program.accesses[number] if one.write]
+        for number in steps:
+            for other, accesses in written.items():
+                both = [(a, b) for a in program.accesses[number] for b in accesses]
+                if other != number and any(_overlap(a, b) for a, b in both):
+                    raise CompilerBug(f"merged steps {other} and {number} touch the same memory")
+
+
+def _check_blocks(program: _Program, merge: plan_pb2.Merge) -> None:
+    """Every block of the launch is one of one step, whose grid has as many."""
+    end = 0
+    for one in merge.steps:
+        if program.kind(one.step) != "run":
+            raise CompilerBug(f"step {one.step} is merged, and runs no kernel")
+        launches = program.plan.kernels[program.action(one.step).kernel].launches
+        blocks = [launch.grid[0] * launch.grid[1] * launch.grid[2] for launch in launches]
+        if one.first_block != end or [one.blocks] != blocks:
+            raise CompilerBug(f"step {one.step} is merged with blocks that are not its own")
+        end += one.blocks
+
+
+def _overlap(left: _Access, right: _Access) -> bool:
+    same = left.memory == right.memory
+    return same and left.begin < right.end and right.begin < left.end
 
 
 class _Knowledge:

@@ -37,7 +37,7 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     found, disk = target_of(name, options.machine), open_cache(options.cache)
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        return build.build(schedules, found, disk)
+        return build.build(schedules, found, disk, build.merging_for(found, options))
 
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return build.cubins(image, found)

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from ...hlo.deciding import current
 from ...hlo.graph import Op
 from ...hlo.ptx import renamed
+from ...optimizer.cost.merging import RESERVED, Residency
+from ...optimizer.merges import Merging
 from ...optimizer.plan import COPY, KernelFacts, Planner
+from ...options import Options
 from ...specs.generated import plan_pb2
 from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..interface import KERNELS, Scheduled, Stage
@@ -22,6 +25,7 @@ from ..llvm.places import numbered, places, with_places
 from .assemble import assemble, find_ptxas
 from .boxes import copies
 from .compile import compile_ptx
+from .composition import BlockRange, EntryText, Row, compose, entries_in, entry_of
 from .decisions import layouts_text, pipeline_text
 from .frame import SHARED
 from .kernels import emit
@@ -91,16 +95,21 @@ class _Job:
 
 
 def build(
-    schedules: Sequence[Scheduled], target: NvidiaTarget, disk: DiskCache | None = None
+    schedules: Sequence[Scheduled],
+    target: NvidiaTarget,
+    disk: DiskCache | None = None,
+    merging: Merging | None = None,
 ) -> tuple[list[Any], bytes]:
     """A plan (plan_pb2.Plan) of each schedule, with its notes, and the PTX module of all kernels,
     as UTF-8; UnsupportedError lists every missing kernel. `disk`: where compiled kernels are looked
-    for and kept."""
+    for and kept. merging: what independent steps are merged for; None: they are not."""
     if compiler_digest() is None:
         disk = None
     job = _Job(target, disk)
     try:
-        planners = [Planner(one, target.name, job.facts, notes) for one, notes in schedules]
+        planners = [
+            Planner(one, target.name, job.facts, notes, merging=merging) for one, notes in schedules
+        ]
         plans = [planner.run() for planner in planners]
         job.finish()
     finally:
@@ -113,6 +122,7 @@ def build(
         located(text.replace(f"{symbol}_", names[symbol]), places(job.ops[symbol]), files)
         for symbol, text in texts.items()
     ]
+    located_texts += composed(plans, located_texts)
     steps = [step for plan in plans for step in plan.steps]
     if any(step.WhichOneof("action") == "exchange" for step in steps):
         located_texts.append(copies(COPY, target.architecture))
@@ -134,6 +144,51 @@ def _name_entries(plans: Sequence[Any], symbols: Sequence[Sequence[str]]) -> dic
             for launch in kernel.launches:
                 launch.entry = name + launch.entry.removeprefix(f"{symbol}_")
     return names
+
+
+def merging_for(target: NvidiaTarget, options: Options) -> Merging | None:
+    """What independent steps are merged for by these options; None where they are not."""
+    if options.schedule not in ("auto", "merged"):
+        return None
+    one = target.architecture
+    most = Residency(one.threads, one.blocks, one.registers, one.shared_bytes + RESERVED)
+    overlap = options.overlap_memory if options.memory_limit is None else 0.0
+    return Merging(target.machine, most, one.parameter_bytes, options.schedule == "merged", overlap)
+
+
+def composed(plans: Sequence[Any], texts: Sequence[str]) -> list[str]:
+    """The text of each merged entry of the plans, which get their names; texts: those of their
+    kernels, as they stand in the module."""
+    if not any(plan.merges for plan in plans):
+        return []
+    bodies = {name: entry_of(text, name) for text in texts for name in entries_in(text)}
+    found: dict[str, str] = {}  # by the text without the entry's name
+    for plan in plans:
+        for merge in plan.merges:
+            ranges = _ranges(plan, merge, bodies)
+            key = compose("", ranges, merge.table_bytes, max(merge.cluster, 1))
+            if key not in found:
+                name = f"merged${len(found)}"
+                found[key] = compose(name, ranges, merge.table_bytes, max(merge.cluster, 1))
+            merge.entry = f"merged${[*found].index(key)}"
+    return [*found.values()]
+
+
+def _ranges(plan: Any, merge: Any, bodies: Mapping[str, EntryText]) -> list[BlockRange]:
+    """The ranges of blocks of a merged launch: steps of one kernel are rows of one."""
+    found: list[BlockRange] = []
+    for step in merge.steps:
+        (launch,) = plan.kernels[plan.steps[step.step].run.kernel].launches
+        body, (x, y, z) = bodies[launch.entry], launch.grid
+        begin = step.places[0] if step.places else 0
+        places = tuple(place - begin for place in step.places)
+        if found and found[-1].body is body:
+            last = found[-1]
+            size = begin - last.row.begin if last.repeats == 1 else last.row.bytes
+            found[-1] = last._replace(repeats=last.repeats + 1, row=last.row._replace(bytes=size))
+        else:
+            found.append(BlockRange(body, (x, y, z), Row(begin, places, 0)))
+    return found
 
 
 def cubins(ptx: bytes, target: NvidiaTarget) -> Mapping[str, bytes]:

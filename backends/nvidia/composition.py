@@ -1,7 +1,8 @@
 """Several emitted kernels as one entry: each is a body that takes a range of the entry's blocks.
 
     one = BlockRange(entry_of(ptx_text, "first"), (64, 1, 1), row=Row(0, (0, 8), 64), repeats=8)
-    text = compose("both", [one, BlockRange(entry_of(ptx_text, "second"), (8, 2, 1), other_row)])
+    two = BlockRange(entry_of(ptx_text, "second"), (8, 2, 1), Row(512, (0, 8), 64))
+    text = compose("both", [one, two], 576)
 
 A body is the text of an entry as it was emitted, in a scope of its own. What it asks of the machine
 is remapped (`Remap`): its number among blocks, how many there are of it, its threads, where its
@@ -80,7 +81,7 @@ class Remap(NamedTuple):
 
 class Row(NamedTuple):
     """Where arguments of a body lie in the table, in bytes: its first row begins at `begin`,
-    argument n of a row at places[n] of it, and the next row `bytes` later."""
+    argument n of a row at places[n] of it, and the next row, if any, `bytes` later."""
 
     begin: int
     places: tuple[int, ...]
@@ -103,6 +104,11 @@ class BlockRange(NamedTuple):
     @property
     def blocks(self) -> int:
         return self.each * self.repeats
+
+
+def entries_in(text: str) -> list[str]:
+    """The names of the entries of a PTX module that can be bodies."""
+    return [match["name"] for match in _ENTRY.finditer(text)]
 
 
 def entry_of(text: str, name: str) -> EntryText:
@@ -165,15 +171,14 @@ def _register(entry: EntryText, to: Remap, register: str, dimension: str) -> str
     return to.cluster_block
 
 
-def compose(name: str, ranges: Sequence[BlockRange], cluster: int = 1) -> str:
+def compose(name: str, ranges: Sequence[BlockRange], table_bytes: int, cluster: int = 1) -> str:
     """The text of an entry `name` whose blocks run the bodies of all ranges, one behind the other.
     Its parameter is the table of arguments. cluster: blocks of each cluster, of all."""
     threads = max(one.body.threads for one in ranges)
-    size = max(one.row.begin + one.row.bytes * one.repeats for one in ranges)
     kept = [one.body.directives.get("minnctapersm", "1") for one in ranges]
     head = [
         f".visible .entry {name}(",
-        f"\t.param .align {ROW_ALIGNMENT} .b8 {name}_param_0[{size}]",
+        f"\t.param .align {ROW_ALIGNMENT} .b8 {name}_param_0[{table_bytes}]",
         ")",
         f".maxntid {threads}",
         f".minnctapersm {min(map(int, kept))}",

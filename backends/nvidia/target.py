@@ -39,6 +39,11 @@ class Architecture:
     warpgroups: bool = False  # wgmma, setmaxnreg
     narrow_floats: bool = False  # mma.sync and conversions of e4m3 and e5m2
 
+    @property
+    def parameter_bytes(self) -> int:
+        """Most of an entry's parameters, all together."""
+        return 32764 if self.ptx >= 81 else 4352
+
 
 _TABLE = (
     Architecture("sm_80", 80, 80, 163 << 10, 2048, 32, 108),

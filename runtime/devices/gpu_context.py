@@ -13,7 +13,7 @@ import numpy as np
 from ...hlo.errors import CompilerBug
 from .arrays import DeviceArray, DeviceLog, DeviceView, memory_of
 from .driver import Condition, Counters, GraphNode, Simulator, is_simulator
-from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started, chosen
+from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started, Table, chosen
 from .graph_nodes import GraphNodes, Sets, sizes_of
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
 from .regions import Region, StepRange
@@ -412,6 +412,12 @@ class NvidiaContext:
         if isinstance(parameter, Mapped):
             where = parameter.where
             return self.driver.tensor_map(parameter.box, bases[where.base] + where.offset)
+        if isinstance(parameter, Table):
+            table = bytearray(parameter.size)
+            for place, cell in parameter.cells:
+                data = self._bytes(cell, bases)
+                table[place : place + len(data)] = data
+            return bytes(table)
         return struct.pack("<Q", bases[parameter.base] + parameter.offset)
 
     def _wait(self) -> None:
@@ -448,7 +454,7 @@ class NvidiaContext:
             took = driver.elapsed(begin, end)
             step = self.variant.program.steps[at]
             assert isinstance(step, KernelStep)
-            if not step.copies:
+            if not step.copies and step.launches:
                 found.append(GpuEvent(step.step, step.kernel, 0, since, took, *counted))
         for _, begin, end, _ in marks:
             driver.destroy_event(begin)

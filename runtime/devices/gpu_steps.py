@@ -23,7 +23,15 @@ class Mapped(NamedTuple):
     where: Where
 
 
-Parameter = bytes | Where | Mapped
+class Table(NamedTuple):
+    """Arguments of several kernels as one of a launch: where in its `size` bytes each lies; zeros
+    between."""
+
+    cells: tuple[tuple[int, bytes | Where | Mapped], ...]
+    size: int
+
+
+Parameter = bytes | Where | Mapped | Table
 
 
 class Started(NamedTuple):
@@ -48,7 +56,12 @@ class Started(NamedTuple):
     @property
     def bases(self) -> tuple[int, ...]:
         """The bases that its parameters lie behind, each once."""
-        places = [one.where if isinstance(one, Mapped) else one for one in self.parameters]
+        each = [
+            cell
+            for one in self.parameters
+            for cell in ([cell for _, cell in one.cells] if isinstance(one, Table) else [one])
+        ]
+        places = [one.where if isinstance(one, Mapped) else one for one in each]
         return tuple(dict.fromkeys(one.base for one in places if isinstance(one, Where)))
 
 
@@ -67,7 +80,8 @@ class KernelStep(NamedTuple):
     """A step that runs a kernel on `arrays`, with `scratch_bytes` of its own at `scratch`; `dead`:
     (offset, bytes) of the arena, not read after it. `step`: its number in the plan; `copies`: it is
     a part of an exchange, and runs no kernel of the plan. `after`: steps that it follows, before
-    it; `wait`: it follows all."""
+    it; `wait`: it follows all. `merged`: how many kernels its launch is, those of the steps behind
+    it among them, which start none themselves; `others`: the scratch of these."""
 
     kernel: str
     origin: str  # "model.py:41", or ""
@@ -80,6 +94,8 @@ class KernelStep(NamedTuple):
     copies: bool = False
     after: tuple[int, ...] = ()
     wait: bool = True
+    merged: int = 1
+    others: tuple[tuple[Where, int], ...] = ()
 
 
 class Choose(NamedTuple):

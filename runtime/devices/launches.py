@@ -17,11 +17,12 @@ from .driver import LaunchConfiguration, Limits, TensorMapBox
 from .exchanges import Collect, Communicate, collective_step, exchange_steps
 from .gpu_steps import Array, Choose, Jump, KernelStep, Mapped, Parameter, Started, Where, volume
 from .limits import check_buffers, malformed
+from .merged_steps import merge_steps
+from .starts import check_start
 
 ALIGNMENT = 256  # of whatever a device allocates
 ARENA, SCRATCH, WEIGHTS, CALL = range(4)  # bases: CALL and on are arguments, then results
 _MAP_ALIGNMENT = 16
-_PARAMETER_BYTES = 32764  # of an entry, in all
 _SWIZZLES = (0, 32, 64, 128)
 
 
@@ -114,6 +115,8 @@ class _PlanReader:
         if len(self.counted) < len(counted):
             raise malformed("several steps have one counter")
         pieces = [self.step(index, step, dead) for index, step in enumerate(plan.steps)]
+        for merge in plan.merges:
+            merge_steps(plan, merge, pieces)
         first = list(accumulate(map(len, pieces), initial=0))
         steps = tuple(_moved(step, first) for piece in pieces for step in piece)
         works = [step for step in steps if isinstance(step, KernelStep)]
@@ -284,16 +287,8 @@ def _launch(launch: plan_pb2.Launch, given: _Given) -> Started:
         _extent(launch.cluster or (1, 1, 1)),
         launch.shared_bytes,
     )
-    limits = Limits(0, 16)
-    fits = volume(start.block) <= limits.threads and start.block[2] <= 64
-    fits &= all(a <= b for a, b in zip(start.grid, limits.grid, strict=True))
-    fits &= volume(start.cluster) <= limits.cluster
-    if not fits or any(a % b for a, b in zip(start.grid, start.cluster, strict=True)):
-        raise malformed(f"kernel {kernel.name} cannot be started in blocks of its size")
     parameters = tuple(_parameter(one, given) for one in launch.arguments)
-    sizes = {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}
-    if sum(sizes[type(one)](one) for one in parameters) > _PARAMETER_BYTES:
-        raise malformed(f"kernel {kernel.name} has too many parameters")
+    check_start(start, parameters, kernel.name)
     return Started(start, parameters, launch.persistent)
 
 

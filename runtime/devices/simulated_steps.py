@@ -75,8 +75,8 @@ class SimulatedSteps:
         complete = 0  # steps before this one all are
         for place in latest_first(step_edges(steps, begin), self.choose):
             step = steps[place]
-            if step.scratch_bytes:
-                self.driver.fill(self.address(step.scratch), step.scratch_bytes, self.stream)
+            for where, size in _scratches(step):
+                self.driver.fill(self.address(where), size, self.stream)
             at = self.driver.record(self.stream, timed=True)
             counted = self.simulate(step, self.launches(begin + place), count)
             then = self.driver.record(self.stream, timed=True)
@@ -119,12 +119,10 @@ class SimulatedSteps:
             for one in step.arrays
             if self.room(one.nbytes)
         ]
-        if step.scratch_bytes:
-            kind = f"{step.scratch_bytes} bytes"
-            place = self.address(step.scratch)
-            found.append(
-                LaunchArray(place, step.scratch_bytes, "the kernel's scratch", kind, (), 0)
-            )
+        found += [
+            LaunchArray(self.address(where), size, "the kernel's scratch", f"{size} bytes", (), 0)
+            for where, size in _scratches(step)
+        ]
         return found
 
 
@@ -133,10 +131,16 @@ def _add(total: dict[str, int], counts: Counters) -> None:
         total[name] = total.get(name, 0) + count
 
 
+def _scratches(step: KernelStep) -> list[tuple[Where, int]]:
+    """The scratch of a step's kernels; that of a merged one is with the step that starts it."""
+    own = [(step.scratch, step.scratch_bytes)] if step.scratch_bytes and step.launches else []
+    return [*own, *step.others]
+
+
 def _touches(step: KernelStep, offset: int, size: int) -> bool:
     """Whether a step touches these bytes of the arena."""
     places = [(one.where, one.nbytes) for one in step.arrays]
     return any(
         where.base == ARENA and where.offset < offset + size and offset < where.offset + nbytes
-        for where, nbytes in [*places, (step.scratch, step.scratch_bytes)]
+        for where, nbytes in [*places, *_scratches(step)]
     )

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 d329d768b0028e07344717fc648b2d3368aabf53b7f4c388c0b05cde5159ff76); do not edit.
+# Generated from specs/plan.proto (sha256 2b117bd1e703c6294f6ba1e45c677a3ca23ffa3335211b85be2b07969ba76cf3); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -333,6 +333,44 @@ class Step(_message.Message):
     collective: Collective
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., branch_if_false: _Optional[_Union[BranchIfFalse, _Mapping]] = ..., jump: _Optional[_Union[Jump, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., exchange: _Optional[_Union[Exchange, _Mapping]] = ..., collective: _Optional[_Union[Collective, _Mapping]] = ...) -> None: ...
 
+class MergedStep(_message.Message):
+    __slots__ = ("step", "first_block", "blocks", "places")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_BLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    first_block: int
+    blocks: int
+    places: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step: _Optional[int] = ..., first_block: _Optional[int] = ..., blocks: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Merge(_message.Message):
+    __slots__ = ("entry", "steps", "threads", "shared_bytes", "cluster", "table_bytes", "resident", "busy", "seconds", "seconds_of_branches", "seconds_in_turn")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_OF_BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_IN_TURN_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    steps: _containers.RepeatedCompositeFieldContainer[MergedStep]
+    threads: int
+    shared_bytes: int
+    cluster: int
+    table_bytes: int
+    resident: int
+    busy: float
+    seconds: float
+    seconds_of_branches: float
+    seconds_in_turn: float
+    def __init__(self, entry: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[MergedStep, _Mapping]]] = ..., threads: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., cluster: _Optional[int] = ..., table_bytes: _Optional[int] = ..., resident: _Optional[int] = ..., busy: _Optional[float] = ..., seconds: _Optional[float] = ..., seconds_of_branches: _Optional[float] = ..., seconds_in_turn: _Optional[float] = ...) -> None: ...
+
 class MemorySummary(_message.Message):
     __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
     ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -376,7 +414,7 @@ class Undo(_message.Message):
     def __init__(self, argument: _Optional[int] = ..., rows: _Optional[int] = ..., saved: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., base: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "merges", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +436,7 @@ class Plan(_message.Message):
     WORKER_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    MERGES_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -421,6 +460,7 @@ class Plan(_message.Message):
     worker_bytes: int
     schedule: str
     schedule_required: bool
+    merges: _containers.RepeatedCompositeFieldContainer[Merge]
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., merges: _Optional[_Iterable[_Union[Merge, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -94,7 +94,7 @@ def _module() -> tuple[str, list[BlockRange]]:
     text = _sum("small$", 64) + _sum("large$", 256)
     first = BlockRange(entry_of(text, "small$"), (4, 1, 1), _ROW, 3)
     second = BlockRange(entry_of(text, "large$"), (2, 3, 1), _ROW._replace(begin=192), 2)
-    return _HEAD + text + compose("both$", [first, second]), [first, second]
+    return _HEAD + text + compose("both$", [first, second], 320), [first, second]
 
 
 def _run() -> None:
@@ -135,8 +135,8 @@ def test_barriers_count_the_threads_of_their_body():
 
 def test_a_repeated_kernel_is_one_body():
     text, ranges = _module()
-    more = compose("both$", [ranges[0]._replace(repeats=64), ranges[1]])
-    assert len(more) < len(compose("both$", ranges)) + 40
+    more = compose("both$", [ranges[0]._replace(repeats=64), ranges[1]], 64 * 66)
+    assert len(more) < len(compose("both$", ranges, 320)) + 40
     assert text.count("st.global") == 4  # each of both kernels, alone and as a body
 
 
