@@ -76,8 +76,8 @@ def work_of(
 ) -> LaunchWork:  # fmt: skip
     """The work of a kernel that does so many flops and moves so many bytes, each counted once.
 
-    Blocks of products read rows and columns of their tiles again, from the second level. largest:
-    whether products go to the unit of the largest grain."""
+    Blocks of products read rows and columns of their tiles, which are taken for squares of whole
+    grains, again from the second level. largest_grain: whether products go to the unit with it."""
     inner = op.regions[0].walk() if op.regions else (op,)
     products = [one for one in inner if one.definition.pattern == "contract"]
     unit = unit_of(products[0], machine, largest_grain) if products else None
@@ -92,7 +92,7 @@ def work_of(
     if unit is None:
         computing = flops / machine.math.simple
         return LaunchWork(blocks, needs, 0.0, computing, tuple(traffic), tile)
-    rows = min((unit.grain or (1,))[0], max(tile, 1.0))
+    rows = min(max((unit.grain or (1,))[0], math.sqrt(tile)), max(tile, 1.0))
     columns = max(1.0, tile / rows)
     depth = flops / (2 * max(results, 1))
     width = products[0].operands[0].element.bits / 8

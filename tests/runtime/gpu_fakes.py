@@ -182,8 +182,11 @@ class FakeGpu:
         return struct.pack("<Q", address).ljust(128, b"\0")
 
     def prepare(self, entry: Kernel, start: Any, arguments: Sequence[bytes]) -> Any:
-        sizes = {4: "<i", 8: "<Q", 128: "<Q120x"}
-        values = [struct.unpack(sizes[len(data)], data)[0] for data in arguments]
+        sizes = {4: "<i", 8: "<Q", 128: "<Q120x"}  # others are tables, of several launches
+        values = [
+            struct.unpack(sizes[len(data)], data)[0] if len(data) in sizes else data
+            for data in arguments
+        ]
         return lambda: entry(self, *values)
 
     def launch(self, prepared: Any, stream: int) -> None:
