@@ -4,9 +4,9 @@
 
 All times are PREDICTED by the cost model on the target's machine file; nothing is measured here.
 "in turn": a graph whose nodes follow each other; "branches": one whose nodes nothing orders;
-"merged": the one launch. "busy": the part of all places for blocks, on all multiprocessors, that its
-blocks take. "by price": whether "auto" merges. With --assembled, what ptxas says of the merged entry
-and of the entries that are its bodies (registers of a thread, bytes of spills).
+"merged": the one launch. "busy": the part of all places for blocks, on all multiprocessors, that
+its blocks take. "by price": whether "auto" merges. With --assembled, what ptxas says of the merged
+entry and of the entries that are its bodies (registers of a thread, bytes of spills).
 """
 
 from __future__ import annotations

@@ -281,7 +281,8 @@ class Planner:
             op = step.op if isinstance(step, RunStep) else entry.op
             return candidate(number, op, entry.index, entry.facts, merging)
 
-        scratch = {n: largest(e.facts.scratch_bytes) for n, e in runs.items() if e.facts.launches}
+        sizes = {number: largest(entry.facts.scratch_bytes) for number, entry in runs.items()}
+        scratch = {number: size for number, size in sizes.items() if size}
         why = "" if self.fixed else NOT_FIXED[self.schedule.processes > 0]
         self.merged = merged(self.schedule, made, scratch, merging, why)
         self.schedule = self.merged.schedule

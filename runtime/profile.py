@@ -11,6 +11,8 @@ from typing import Any
 
 from ..hlo.errors import UserError
 
+_NAMED = 3  # kernels in the name of a launch
+
 
 @dataclass(frozen=True)
 class Event:
@@ -66,23 +68,34 @@ class Profile:
         """`raw`: what a device's run gives: step, worker, begin and duration of events. `state`:
         the new values of buffers by name. `warm`: a call in the same memory went before."""
         self._plan, self.warm = plan, warm
+        # Steps that are one launch are one event, of the first of them.
+        self._merged = {
+            min(one.step for one in merge.steps): [one.step for one in merge.steps]
+            for merge in plan.merges
+        }
         self.outputs, self.state = outputs, dict(state or {})
         self.events = tuple(self._event(item) for item in raw)
 
     def _event(self, item: Any) -> Event:
-        kernel = self._plan.kernels[self._plan.steps[item.step].run.kernel]
+        kernels = self._kernels(item.step)
+        kernel = kernels[0]
         return Event(
-            kernel=kernel.name,
-            kind=kernel.kind,
+            kernel=launch_name([one.name for one in kernels]),
+            kind=kernel.kind if len(kernels) == 1 else "merged",
             worker=item.worker,
             begin=item.begin,
             duration=item.duration,
             step=item.step,
-            ops=tuple(kernel.ops),
+            ops=tuple(op for one in kernels for op in one.ops),
             origin=origin_text(kernel),
             counters=getattr(item, "counters", {}),
             lines=getattr(item, "lines", {}),
         )
+
+    def _kernels(self, step: int) -> list[Any]:
+        """What an event of a step runs."""
+        plan = self._plan
+        return [plan.kernels[plan.steps[n].run.kernel] for n in self._merged.get(step, [step])]
 
     @property
     def duration(self) -> float:
@@ -98,29 +111,32 @@ class Profile:
             turn = seen.get((event.step, event.worker), 0)  # a loop runs a step several times
             seen[event.step, event.worker] = turn + 1
             slowest[event.step, turn] = max(slowest.get((event.step, turn), 0.0), event.duration)
-        counters: dict[int, dict[str, int]] = {}
+        first = {event.kernel: event for event in reversed(self.events)}
+        counters: dict[str, dict[str, int]] = {}
+        names = {event.step: event.kernel for event in self.events}
         for event in self.events:
-            counted = counters.setdefault(self._plan.steps[event.step].run.kernel, {})
+            counted = counters.setdefault(event.kernel, {})
             for name, count in event.counters.items():
                 counted[name] = counted.get(name, 0) + count
-        totals: dict[int, list[float]] = {}
+        totals: dict[str, list[float]] = {}
         for (step, _), time in slowest.items():
-            run = self._plan.steps[step].run
-            total = totals.setdefault(run.kernel, [0, 0.0, 0.0, 0.0])
-            for index, value in enumerate((1, time, run.flops, run.bytes)):
+            runs = [self._plan.steps[n].run for n in self._merged.get(step, [step])]
+            total = totals.setdefault(names[step], [0, 0.0, 0.0, 0.0])
+            done = sum(run.flops for run in runs), sum(run.bytes for run in runs)
+            for index, value in enumerate((1, time, *done)):
                 total[index] += value
         found = [
             KernelTotal(
-                kernel=self._plan.kernels[index].name,
-                kind=self._plan.kernels[index].kind,
+                kernel=name,
+                kind=first[name].kind,
                 calls=int(calls),
                 time=time,
                 flops=flops,
                 bytes=moved,
-                origin=origin_text(self._plan.kernels[index]),
-                counters=counters[index],
+                origin=first[name].origin,
+                counters=counters[name],
             )
-            for index, (calls, time, flops, moved) in totals.items()
+            for name, (calls, time, flops, moved) in totals.items()
         ]
         return sorted(found, key=lambda kernel: -kernel.time)
 
@@ -195,6 +211,12 @@ class Profile:
         ]
         lines += [f"note: {note}" for note in self._plan.notes]
         return "\n".join(lines)
+
+
+def launch_name(kernels: Sequence[str]) -> str:
+    """What a launch of several kernels is called, by their names."""
+    names = [*dict.fromkeys(kernels)]
+    return "+".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
 
 
 def origin_text(kernel: Any) -> str:

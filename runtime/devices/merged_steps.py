@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...specs.generated import plan_pb2
+from ..profile import launch_name
 from .driver import LaunchConfiguration
 from .gpu_steps import KernelStep, Mapped, Started, Table, volume
 from .limits import malformed
 from .starts import check_start, size_of
 
 _MAP_ALIGNMENT = 64  # of a tensor map among parameters
-_NAMED = 3  # kernels in the name of a launch
 
 
 def merge_steps(plan: plan_pb2.Plan, merge: plan_pb2.Merge, pieces: list[Sequence]) -> None:
@@ -30,8 +30,7 @@ def merge_steps(plan: plan_pb2.Plan, merge: plan_pb2.Merge, pieces: list[Sequenc
             raise malformed(f"step {step.step} waits for one that it is merged with")
         if step.scratch_bytes and not plan.steps[step.step].run.HasField("scratch"):
             raise malformed(f"kernel {step.kernel} has no scratch of its own")
-    names = [*dict.fromkeys(step.kernel for step in steps)]
-    name = "+".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
+    name = launch_name([step.kernel for step in steps])
     launch = _launch(merge, steps, name)
     scratches = tuple((step.scratch, step.scratch_bytes) for step in steps if step.scratch_bytes)
     for number in numbers:

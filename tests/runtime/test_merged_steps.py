@@ -54,7 +54,9 @@ def test_merged_steps_run_as_one_launch(graphs):
     for turn in range(3):
         assert program(x + turn)[0].tolist() == (2 * (x + turn) + 2).tolist()
     assert gpu.log.count("launch") + gpu.log.count("replay 2") * 2 == 6
-    assert [event.step for event in program.profile(x).events] == [0, 2]
+    profile = program.profile(x)
+    assert [event.step for event in profile.events] == [0, 2]
+    assert {one.kernel for one in profile.kernels()} == {"add_one_0+add_one_1", "add_2"}
 
 
 def _far(plan: Any) -> None:
