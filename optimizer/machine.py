@@ -134,6 +134,17 @@ class BlockExecution:
     meeting: float = 32.0
 
 
+class Residency(NamedTuple):
+    """Most that one executor holds of blocks of threads at a time: threads, blocks, registers and
+    bytes of the memory that a block's threads share; each block takes `reserved` more of these."""
+
+    threads: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    reserved: int
+
+
 class CommunicationCost(NamedTuple):
     """What an operation between processes was measured to cost: the seconds that begin it, and
     those of each byte that a process receives.

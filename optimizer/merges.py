@@ -27,14 +27,13 @@ from .cost.merging import (
     BlockNeeds,
     LaunchWork,
     Prices,
-    Residency,
     largest,
     prices,
     registers_of,
     work_of,
 )
 from .hazards import in_arena, places
-from .machine import Machine
+from .machine import Machine, Residency
 from .memory import Placement
 from .schedule import Buffer, RunStep, Schedule
 

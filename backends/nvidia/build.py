@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...hlo.deciding import current
 from ...hlo.graph import Op
 from ...hlo.ptx import renamed
-from ...optimizer.cost.merging import RESERVED, Residency
+from ...optimizer.machine import Residency
 from ...optimizer.merges import Merging
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...options import Options
@@ -34,6 +34,7 @@ from .lines import Files, located
 from .target import TRIPLE, Architecture, NvidiaTarget
 
 CACHE = KernelCache()
+RESERVED = 1 << 10  # bytes of a multiprocessor's shared memory that each block takes besides
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")  # characters that names in PTX do not have
 _LENGTH = struct.Struct("<I")
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
@@ -151,7 +152,7 @@ def merging_for(target: NvidiaTarget, options: Options) -> Merging | None:
     if options.schedule not in ("auto", "merged"):
         return None
     one = target.architecture
-    most = Residency(one.threads, one.blocks, one.registers, one.shared_bytes + RESERVED)
+    most = Residency(one.threads, one.blocks, one.registers, one.shared_bytes + RESERVED, RESERVED)
     overlap = options.overlap_memory if options.memory_limit is None else 0.0
     return Merging(target.machine, most, one.parameter_bytes, options.schedule == "merged", overlap)
 

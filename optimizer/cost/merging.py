@@ -15,25 +15,14 @@ from typing import NamedTuple
 
 from ...hlo.deciding import at_hint
 from ...hlo.graph import Op
-from ..machine import Machine
+from ..machine import Machine, Residency
 from .blocks import unit_of
 from .model import Features, Traffic, efficiency, home, seconds
 
 _PLAIN_REGISTERS = 64  # of a thread of a kernel without products, assumed
 _REGISTERS = 255  # most of a thread
-RESERVED = 1 << 10  # bytes of shared memory that each block takes besides
 # Of what is predicted of a GPU, of which nothing has been measured: what gains less may lose.
 ERROR = 0.2
-
-
-class Residency(NamedTuple):
-    """Most of one multiprocessor at a time: threads, blocks, registers, bytes of shared memory that
-    its blocks share."""
-
-    threads: int
-    blocks: int
-    registers: int
-    shared_bytes: int
 
 
 class BlockNeeds(NamedTuple):
@@ -49,7 +38,7 @@ class BlockNeeds(NamedTuple):
             most.threads // self.threads,
             most.blocks,
             most.registers // (self.registers * self.threads),
-            most.shared_bytes // (self.shared_bytes + RESERVED),
+            most.shared_bytes // (self.shared_bytes + most.reserved),
         )
 
 

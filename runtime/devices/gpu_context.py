@@ -13,7 +13,7 @@ import numpy as np
 from ...hlo.errors import CompilerBug
 from .arrays import DeviceArray, DeviceLog, DeviceView, memory_of
 from .driver import Condition, Counters, GraphNode, Simulator, is_simulator
-from .gpu_steps import Choose, Jump, KernelStep, Mapped, Parameter, Started, Table, chosen
+from .gpu_steps import ArgumentTable, Choose, Jump, KernelStep, Mapped, Parameter, Started, chosen
 from .graph_nodes import GraphNodes, Sets, sizes_of
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
 from .regions import Region, StepRange
@@ -412,7 +412,7 @@ class NvidiaContext:
         if isinstance(parameter, Mapped):
             where = parameter.where
             return self.driver.tensor_map(parameter.box, bases[where.base] + where.offset)
-        if isinstance(parameter, Table):
+        if isinstance(parameter, ArgumentTable):
             table = bytearray(parameter.size)
             for place, cell in parameter.cells:
                 data = self._bytes(cell, bases)

@@ -23,7 +23,7 @@ class Mapped(NamedTuple):
     where: Where
 
 
-class Table(NamedTuple):
+class ArgumentTable(NamedTuple):
     """Arguments of several kernels as one of a launch: where in its `size` bytes each lies; zeros
     between."""
 
@@ -31,7 +31,7 @@ class Table(NamedTuple):
     size: int
 
 
-Parameter = bytes | Where | Mapped | Table
+Parameter = bytes | Where | Mapped | ArgumentTable
 
 
 class Started(NamedTuple):
@@ -56,11 +56,9 @@ class Started(NamedTuple):
     @property
     def bases(self) -> tuple[int, ...]:
         """The bases that its parameters lie behind, each once."""
-        each = [
-            cell
-            for one in self.parameters
-            for cell in ([cell for _, cell in one.cells] if isinstance(one, Table) else [one])
-        ]
+        each: list[Parameter] = []
+        for one in self.parameters:
+            each += [cell for _, cell in one.cells] if isinstance(one, ArgumentTable) else [one]
         places = [one.where if isinstance(one, Mapped) else one for one in each]
         return tuple(dict.fromkeys(one.base for one in places if isinstance(one, Where)))
 

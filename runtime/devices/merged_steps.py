@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ...specs.generated import plan_pb2
 from ..profile import launch_name
 from .driver import LaunchConfiguration
-from .gpu_steps import KernelStep, Mapped, Started, Table, volume
+from .gpu_steps import ArgumentTable, KernelStep, Mapped, Started, volume
 from .limits import malformed
 from .starts import check_start, size_of
 
@@ -97,6 +97,6 @@ def _launch(merge: plan_pb2.Merge, steps: Sequence[KernelStep], name: str) -> St
     start = LaunchConfiguration(
         merge.entry, (blocks, 1, 1), (merge.threads, 1, 1), cluster, merge.shared_bytes
     )
-    table = Table(tuple(cells), merge.table_bytes)
+    table = ArgumentTable(tuple(cells), merge.table_bytes)
     check_start(start, (table,), name)
     return Started(start, (table,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .driver import LaunchConfiguration, Limits
-from .gpu_steps import Mapped, Parameter, Table, Where, volume
+from .gpu_steps import ArgumentTable, Mapped, Parameter, Where, volume
 from .limits import malformed
 
 _PARAMETER_BYTES = 32764  # of an entry, in all
@@ -25,6 +25,6 @@ def check_start(start: LaunchConfiguration, parameters: Sequence[Parameter], nam
 
 def size_of(parameter: Parameter) -> int:
     """Bytes of a parameter."""
-    if isinstance(parameter, Table):
+    if isinstance(parameter, ArgumentTable):
         return parameter.size
     return {bytes: len, Where: lambda _: 8, Mapped: lambda _: 128}[type(parameter)](parameter)

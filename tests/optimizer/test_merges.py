@@ -15,14 +15,15 @@ from girih.hlo.graph import Function, Module, Origin, Value
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F16, TensorType
-from girih.optimizer.cost.merging import ERROR, BlockNeeds, LaunchWork, Prices, Residency, prices
+from girih.optimizer.cost.merging import ERROR, BlockNeeds, LaunchWork, Prices, prices
+from girih.optimizer.machine import Residency
 from girih.optimizer.prove import prove
 from girih.specs.generated import plan_pb2
 
 from .control_programs import Program as Generated
 
 MACHINE = target_of("nvidia:sm_90a").machine
-MOST = Residency(2048, 32, 65536, 228 << 10)
+MOST = Residency(2048, 32, 65536, 228 << 10, 1 << 10)
 
 
 def _dot(b: Any, x: Value, y: Value) -> Value:

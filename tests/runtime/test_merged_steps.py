@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.gpu_steps import KernelStep, Table
+from girih.runtime.devices.gpu_steps import ArgumentTable, KernelStep
 from girih.runtime.devices.launches import CALL, decode
 from girih.specs.generated import plan_pb2
 
@@ -40,7 +40,7 @@ def test_the_first_step_starts_all_and_the_others_follow_it():
     assert isinstance(last, KernelStep)
     ((start, (table,), persistent),) = first.launches
     assert (start.entry, start.grid, start.block) == ("both", (2, 1, 1), (32, 1, 1))
-    assert isinstance(table, Table) and table.size == 192 and not persistent
+    assert isinstance(table, ArgumentTable) and table.size == 192 and not persistent
     assert [place for place, _ in table.cells] == [0, 8, 64, 72]
     assert table.cells[0][1] == (CALL, 0) and first.merged == 2 and len(first.arrays) == 4
     assert second.launches == () and second.after == (0,) and last.after == (0, 1)
