@@ -4,9 +4,10 @@ what the plan says of it.
 Steps of a stretch without branches that are equally deep in its graph of dependences are
 independent of each other. Those whose kernels can share a launch are taken together where
 `cost/merging.py` says that this is faster, by more than its error, than nodes of a graph without
-edges between them; then without the longest of them, until it is or one is left. They follow each
-other in the new order, where the last of them stood, and all their memory is kept while any of them
-may run; where the arena becomes larger than it may, steps stay apart.
+edges between them, also where some of them could begin earlier; then without the longest of them,
+until it is or one is left. They follow each other in the new order, where the last of them stood,
+and all their memory is kept while any of them may run; where the arena becomes larger than it may,
+steps stay apart.
 """
 
 from __future__ import annotations
@@ -58,12 +59,20 @@ class Merging:
 
 
 class Candidate(NamedTuple):
-    """A step that runs a kernel: its number, what the kernel is known by, its one launch."""
+    """A step that runs a kernel: its number, what the kernel is known by, its launches, the work of
+    all of them. refused: why it cannot be a part of a launch, "" if it can: then it is one."""
 
     step: int
     key: int
-    launch: Any  # plan_pb2.Launch
+    launches: tuple[Any, ...]  # of plan_pb2.Launch
     work: LaunchWork
+    refused: str = ""
+
+    @property
+    def launch(self) -> Any:
+        """The one launch."""
+        (found,) = self.launches
+        return found
 
     @property
     def own_blocks(self) -> bool:
@@ -87,6 +96,8 @@ def refusal(op: Op, launches: Sequence[Any]) -> str:
     """Why a kernel cannot be a part of a launch, "" if it can."""
     if op.name == "foreign_call":
         return "its code was written elsewhere"
+    if not launches:
+        return "nothing is started for it"
     if len(launches) != 1:
         return f"it is {len(launches)} launches, one after the other"
     (one,) = launches
@@ -114,21 +125,18 @@ def blocks_of(launch: Any) -> int:
     return x * y * z
 
 
-def candidate(step: int, op: Op, key: int, facts: Any, merging: Merging) -> Candidate | str:
-    """A step whose kernel can be a part of a launch, or why it cannot. facts: `KernelFacts`."""
-    reason = refusal(op, facts.launches)
-    if reason:
-        return reason
-    (launch,) = facts.launches
+def candidate(step: int, op: Op, key: int, facts: Any, merging: Merging) -> Candidate:
+    """A step with its kernel. facts: `KernelFacts`."""
     inner = op.regions[0].walk() if op.regions else (op,)
     products = any(one.definition.pattern == "contract" for one in inner)
-    threads = launch.block[0]
-    needs = BlockNeeds(threads, launch.shared_bytes, registers_of(threads, products))
-    mapped = any(one.HasField("tensor_map") for one in launch.arguments)
-    work = work_of(
-        op, facts.flops, facts.bytes, blocks_of(launch), needs, merging.machine, mapped
-    )  # fmt: skip
-    return Candidate(step, key, launch, work)
+    launches = facts.launches
+    threads = max((one.block[0] * one.block[1] * one.block[2] for one in launches), default=1)
+    shared = max((one.shared_bytes for one in launches), default=0)
+    needs = BlockNeeds(threads, shared, registers_of(threads, products))
+    mapped = any(a.HasField("tensor_map") for one in launches for a in one.arguments)
+    blocks = max(map(blocks_of, launches), default=1)
+    work = work_of(op, facts.flops, facts.bytes, blocks, needs, merging.machine, mapped)
+    return Candidate(step, key, launches, work, refusal(op, launches))
 
 
 class Group(NamedTuple):
@@ -138,31 +146,62 @@ class Group(NamedTuple):
     prices: Prices
 
 
-def levels(schedule: Schedule) -> Iterator[list[int]]:
-    """The steps that are equally deep in their stretch, of each depth of each stretch."""
+class Ready(NamedTuple):
+    """A step of a level: the seconds after which it can begin, and those that it can wait before
+    the end of its stretch comes later."""
+
+    step: int
+    begin: float
+    slack: float
+
+
+def levels(schedule: Schedule, time: Callable[[int], float]) -> Iterator[list[Ready]]:
+    """The steps that are equally deep in their stretch, of each depth of each stretch; time: the
+    seconds of a step, beside which any others may run."""
     for first, last in stretches(schedule):
+        before = dependences(schedule, first, last)
+        seconds = {number: time(number) for number in before}
         depth: dict[int, int] = {}
-        for number, before in dependences(schedule, first, last).items():
-            depth[number] = 1 + max((depth[other] for other in before), default=-1)
-        found: dict[int, list[int]] = {}
+        begin: dict[int, float] = {}
+        for number, others in before.items():
+            depth[number] = 1 + max((depth[other] for other in others), default=-1)
+            begin[number] = max((begin[n] + seconds[n] for n in others), default=0.0)
+        end = max(begin[number] + seconds[number] for number in before)
+        latest = {number: end - seconds[number] for number in before}
+        for number in reversed(before):
+            for other in before[number]:
+                latest[other] = min(latest[other], latest[number] - seconds[other])
+        found: dict[int, list[Ready]] = {}
         for number, level in depth.items():
-            found.setdefault(level, []).append(number)
+            ready = Ready(number, begin[number], latest[number] - begin[number])
+            found.setdefault(level, []).append(ready)
         yield from found.values()
 
 
-def groups(
-    schedule: Schedule, made: Callable[[int], Candidate | str], merging: Merging
-) -> list[Group]:
+def groups(schedule: Schedule, made: Callable[[int], Candidate], merging: Merging) -> list[Group]:
     """The steps that shall be merged; made: the candidate of a step."""
+    known: dict[int, Candidate] = {}
     found: list[Group] = []
-    for level in levels(schedule) if merging.machine.blocks is not None else ():
+
+    def time(number: int) -> float:
+        known[number] = made(number)
+        return _alone(known[number], merging)
+
+    for level in levels(schedule, time) if merging.machine.blocks is not None else ():
         kinds: dict[tuple[int, int], list[Candidate]] = {}
-        for one in map(made, level) if len(level) > 1 else ():
-            if isinstance(one, Candidate):
+        for one in (known[ready.step] for ready in level):
+            if not one.refused:
                 kinds.setdefault(one.kind, []).append(one)
+        ready = {one.step: one for one in level}
         for some in kinds.values():
-            found += filter(None, [_best(part, merging) for part in _fitting(some, merging)])
+            parts = _fitting(some, merging) if len(some) > 1 else ()
+            found += filter(None, [best(part, ready, merging) for part in parts])
     return found
+
+
+def _alone(one: Candidate, merging: Merging) -> float:
+    """Seconds of a step by itself."""
+    return prices([one.work], merging.machine, merging.most).merged
 
 
 def _fitting(some: Sequence[Candidate], merging: Merging) -> Iterator[list[Candidate]]:
@@ -183,15 +222,19 @@ def _fitting(some: Sequence[Candidate], merging: Merging) -> Iterator[list[Candi
     yield part
 
 
-def _best(part: Sequence[Candidate], merging: Merging) -> Group | None:
-    """What of it is faster as one launch; where that is forced, all of it."""
-    times = {one.step: prices([one.work], merging.machine, merging.most).merged for one in part}
+def best(part: Sequence[Candidate], ready: Mapping[int, Ready], merging: Merging) -> Group | None:
+    """What of it is faster as one launch, although some have to wait for what others need; where
+    that is forced, all of it."""
+    times = {one.step: _alone(one, merging) for one in part}
     kept = sorted(part, key=lambda one: times[one.step])
     while len(kept) > 1:
         found = prices([one.work for one in kept], merging.machine, merging.most)
         fits = largest([one.work.needs for one in kept]).resident(merging.most) > 0
-        if fits and (merging.forced or found.gains):
-            return Group(_by_length([one for one in part if one in kept], times), found)
+        begins = max(ready[one.step].begin for one in kept)
+        late = max(begins - ready[one.step].begin - ready[one.step].slack for one in kept)
+        if fits and (merging.forced or found.gains(max(0.0, late))):
+            steps = {one.step for one in kept}
+            return Group(_by_length([one for one in part if one.step in steps], times), found)
         kept = kept[: -max(1, len(kept) // 8)]
     return None
 
@@ -266,7 +309,7 @@ class Merged(NamedTuple):
 
 def merged(
     schedule: Schedule,
-    made: Callable[[int], Candidate | str],
+    made: Callable[[int], Candidate],
     scratch: Mapping[int, int],
     merging: Merging,
     why: str = "",
@@ -338,21 +381,19 @@ def _describe(plan: plan_pb2.Plan, group: Group, at: Mapping[int, int]) -> None:
     message.table_bytes = begins[-1]
 
 
-def _refuse(
-    schedule: Schedule, made: Callable[[int], Candidate | str], why: str, grown: bool
-) -> None:
+def _refuse(schedule: Schedule, made: Callable[[int], Candidate], why: str, grown: bool) -> None:
     """UserError that says why nothing of a program can be merged, with the line of what is in the
     way. grown: whether what could be needs more memory than there may be."""
     where, reason = next((s for s in schedule.steps if isinstance(s, RunStep)), None), why
-    for level in () if why else levels(schedule):
+    for level in () if why else levels(schedule, lambda number: 0.0):
         if len(level) > 1:
-            where = next((schedule.steps[n] for n in level), None)
-            said = [(n, one) for n in level if isinstance(one := made(n), str)]
+            where = schedule.steps[level[0].step]
             reason = "independent kernels have blocks of other sizes"
+            refused = [one for one in (made(ready.step) for ready in level) if one.refused]
             if grown:
                 reason = "merged kernels need more memory than overlap_memory and max_memory allow"
-            elif said:
-                where, reason = schedule.steps[said[0][0]], said[0][1]
+            elif refused:
+                where, reason = schedule.steps[refused[0].step], refused[0].refused
                 reason = f"a kernel that is independent of others cannot share a launch: {reason}"
             break
     place = where.op.place if isinstance(where, RunStep) else ""

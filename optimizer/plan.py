@@ -276,7 +276,7 @@ class Planner:
         """Takes the order in which merged steps follow each other: the kernels of its steps."""
         steps = self.schedule.steps
 
-        def made(number: int) -> Candidate | str:
+        def made(number: int) -> Candidate:
             step, entry = steps[number], runs[number]
             op = step.op if isinstance(step, RunStep) else entry.op
             return candidate(number, op, entry.index, entry.facts, merging)

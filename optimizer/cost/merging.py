@@ -111,10 +111,10 @@ class Prices(NamedTuple):
     resident: int
     busy: float
 
-    @property
-    def gains(self) -> bool:
-        """Whether one launch is faster by more than the error of the prediction."""
-        return self.merged < (1 - ERROR) * min(self.branches, self.in_turn)
+    def gains(self, late: float = 0.0) -> bool:
+        """Whether one launch is faster by more than the error of the prediction; late: seconds by
+        which what follows waits for the last of them to be ready."""
+        return self.merged + late < (1 - ERROR) * min(self.branches, self.in_turn)
 
 
 def prices(works: Sequence[LaunchWork], machine: Machine, most: Residency) -> Prices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F16, TensorType
 from girih.optimizer.cost.merging import ERROR, BlockNeeds, LaunchWork, Prices, prices
 from girih.optimizer.machine import Residency
+from girih.optimizer.merges import Candidate, Merging, Ready, best
 from girih.optimizer.prove import prove
 from girih.specs.generated import plan_pb2
 
@@ -67,8 +69,24 @@ def test_large_products_stay_apart():
 
 
 def test_what_gains_less_than_the_model_may_be_wrong_is_no_gain():
-    assert Prices(0.79, 1.0, 1.0, 1, 1.0).gains == (ERROR <= 0.2)
-    assert not Prices(0.99, 1.0, 1.0, 1, 1.0).gains
+    assert Prices(0.99 - ERROR, 1.0, 1.0, 1, 1.0).gains()
+    assert not Prices(0.99 - ERROR, 1.0, 1.0, 1, 1.0).gains(0.02)
+    assert not Prices(1.01 - ERROR, 1.0, 1.0, 1, 1.0).gains()
+
+
+def test_what_would_have_to_wait_for_another_is_not_merged():
+    """Unless the program's end does not wait for it."""
+    launch = plan_pb2.Launch(grid=(8, 1, 1), block=(128, 1, 1))
+    launch.arguments.add().memory.slot = 0
+    work = LaunchWork(8, BlockNeeds(128, 0, 32), 0.0, 1e-6, (), 128.0)
+    both = [Candidate(step, 0, (launch,), work) for step in range(2)]
+    merging = Merging(MACHINE, MOST, 4352)
+
+    def merged(slack: float, forced: bool = False) -> bool:
+        ready = {0: Ready(0, 0.0, slack), 1: Ready(1, 1e-3, 0.0)}
+        return best(both, ready, replace(merging, forced=forced)) is not None
+
+    assert merged(1e-3) and not merged(0.0) and merged(0.0, forced=True)
 
 
 def test_a_launch_takes_the_most_registers_and_shared_memory():
