@@ -163,3 +163,42 @@ def test_what_no_body_can_be():
     )
     with pytest.raises(CompilerBug, match="uses a parameter"):
         inlined(lost, to, 0)
+
+
+_WHERE = """
+.visible .entry {name}(
+	.param .u64 .ptr .global .align 16 {name}_param_0
+)
+.maxntid 32
+{{
+	.reg .b32 	%r<8>;
+	.reg .b64 	%rd<4>;
+	ld.param.b64 	%rd1, [{name}_param_0];
+	mov.u32 	%r1, %clusterid.x;
+	mov.u32 	%r2, %nclusterid.x;
+	mov.u32 	%r3, %cluster_ctarank;
+	mov.u32 	%r4, %ctaid.x;
+	mul.wide.u32 	%rd2, %r4, 16;
+	add.s64 	%rd3, %rd1, %rd2;
+	st.global.v4.u32 	[%rd3], {{%r1, %r2, %r3, %r4}};
+	ret;
+}}
+"""
+
+
+def test_clusters_are_counted_within_their_body():
+    text = _WHERE.format(name="first$") + _WHERE.format(name="second$")
+    row = Row(0, (0,), 64)
+    ranges = [
+        BlockRange(entry_of(text, "first$"), (4, 1, 1), row, 2),
+        BlockRange(entry_of(text, "second$"), (6, 1, 1), row._replace(begin=128)),
+    ]
+    memory = GlobalMemory()
+    places = [memory.allocate(16 * count) for count in (4, 4, 6)]
+    table = b"".join(place.to_bytes(8, "little") + bytes(56) for place in places)
+    module = parse(_HEAD + text + compose("both$", ranges, 192, 2))
+    launch(module, "both$", (14, 1, 1), (32, 1, 1), [table], memory, cluster=(2, 1, 1))
+    for place, count in zip(places, (4, 4, 6), strict=True):
+        wanted = [[block // 2, count // 2, block % 2, block] for block in range(count)]
+        found = memory.read(place, np.uint32, 4 * count).reshape(count, 4)
+        assert found.tolist() == wanted
