@@ -146,7 +146,7 @@ class Group(NamedTuple):
     prices: Prices
 
 
-class Ready(NamedTuple):
+class EarliestStart(NamedTuple):
     """A step of a level: the seconds after which it can begin, and those that it can wait before
     the end of its stretch comes later."""
 
@@ -155,7 +155,7 @@ class Ready(NamedTuple):
     slack: float
 
 
-def levels(schedule: Schedule, time: Callable[[int], float]) -> Iterator[list[Ready]]:
+def levels(schedule: Schedule, time: Callable[[int], float]) -> Iterator[list[EarliestStart]]:
     """The steps that are equally deep in their stretch, of each depth of each stretch; time: the
     seconds of a step, beside which any others may run."""
     for first, last in stretches(schedule):
@@ -171,9 +171,9 @@ def levels(schedule: Schedule, time: Callable[[int], float]) -> Iterator[list[Re
         for number in reversed(before):
             for other in before[number]:
                 latest[other] = min(latest[other], latest[number] - seconds[other])
-        found: dict[int, list[Ready]] = {}
+        found: dict[int, list[EarliestStart]] = {}
         for number, level in depth.items():
-            ready = Ready(number, begin[number], latest[number] - begin[number])
+            ready = EarliestStart(number, begin[number], latest[number] - begin[number])
             found.setdefault(level, []).append(ready)
         yield from found.values()
 
@@ -222,7 +222,9 @@ def _fitting(some: Sequence[Candidate], merging: Merging) -> Iterator[list[Candi
     yield part
 
 
-def best(part: Sequence[Candidate], ready: Mapping[int, Ready], merging: Merging) -> Group | None:
+def best(
+    part: Sequence[Candidate], ready: Mapping[int, EarliestStart], merging: Merging
+) -> Group | None:
     """What of it is faster as one launch, although some have to wait for what others need; where
     that is forced, all of it."""
     times = {one.step: _alone(one, merging) for one in part}

@@ -18,7 +18,7 @@ from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F16, TensorType
 from girih.optimizer.cost.merging import ERROR, BlockNeeds, LaunchWork, Prices, prices
 from girih.optimizer.machine import Residency
-from girih.optimizer.merges import Candidate, Merging, Ready, best
+from girih.optimizer.merges import Candidate, EarliestStart, Merging, best
 from girih.optimizer.prove import prove
 from girih.specs.generated import plan_pb2
 
@@ -83,7 +83,7 @@ def test_what_would_have_to_wait_for_another_is_not_merged():
     merging = Merging(MACHINE, MOST, 4352)
 
     def merged(slack: float, forced: bool = False) -> bool:
-        ready = {0: Ready(0, 0.0, slack), 1: Ready(1, 1e-3, 0.0)}
+        ready = {0: EarliestStart(0, 0.0, slack), 1: EarliestStart(1, 1e-3, 0.0)}
         return best(both, ready, replace(merging, forced=forced)) is not None
 
     assert merged(1e-3) and not merged(0.0) and merged(0.0, forced=True)
