@@ -59,6 +59,7 @@ def test_plan_and_module(tmp_path: Path) -> None:
     entries = re.findall(r"\.entry ([\w$]+)\(", ptx)
     assert "contract_dot_general_tanh_0$tile" in entries and "opaque_sort_1$sort" in entries
     launched = {launch.entry for kernel in plan.kernels for launch in kernel.launches}
+    launched.update(merge.entry for merge in plan.merges)
     assert launched == set(entries) and len(entries) == len(set(entries)) > 1
     assert len(re.findall(r"^\.version", ptx, re.MULTILINE)) == 1
     for step in plan.steps:
