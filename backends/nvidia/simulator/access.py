@@ -220,6 +220,16 @@ def load(
     return result
 
 
+def strong_load(
+    S: Batch, A: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int
+) -> Any:
+    """`load` where blocks may look at each other."""
+    if S.communication is None or space not in ("global", ""):
+        return load(S, A, n, space, address, offset, kind, size)
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
+    return S.communication.load(A, n, pieces, size)
+
+
 def load_vector(
     S: Batch,
     A: Any,
@@ -271,6 +281,23 @@ def store(
             elements[index + j if j else index] = value
 
 
+def strong_store(
+    S: Batch, A: Any, n: int, space: str, address: Any, offset: int, kind: str, size: int,
+    values: list[Any],
+) -> None:  # fmt: skip
+    """`store` of one element where blocks may look at each other."""
+    if S.communication is None or space not in ("global", ""):
+        store(S, A, n, space, address, offset, kind, size, values)
+        return
+    pieces = RESOLVE[space](S, A, n, address, offset, kind, size)
+    S.communication.store(A, n, pieces, size, values[0])
+
+
+def fence(S: Batch, A: Any, n: int) -> None:
+    if S.communication is not None:
+        S.communication.fence(A, n)
+
+
 def atomic(
     S: Batch,
     A: Any,
@@ -297,6 +324,12 @@ def atomic(
     result = np.zeros(count, DTYPES[kind])
     for elements, index, chosen in pieces:
         members = np.arange(count) if chosen is None else chosen
+        if S.communication is not None:
+            piece = elements, index, chosen
+            before = S.communication.atomic(A, n, piece, size, function, values)
+            if before is not None:
+                result[members] = before
+                continue
         if S.seed:
             shuffled = S.random.permutation(members.size)
             members = members[shuffled]

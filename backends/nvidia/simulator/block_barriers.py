@@ -54,8 +54,7 @@ class Barriers:
         self.waiting[free] = -1
         for table in (self.arrived, self.expected, self.truths, self.voters):
             table[done] = 0
-        if self.state.races:
-            self.state.races.blocks_met(np.unique(np.nonzero(done)[0]))
+        self.state.blocks_met(np.unique(np.nonzero(done)[0]))
 
     def ready(self, threads: np.ndarray) -> np.ndarray:
         self.settle()  # threads that left may have completed a barrier
@@ -147,8 +146,7 @@ def barrier(instruction: Instruction) -> Bound:
             truth = ~truth
         state = at.state
         if kind != "arrive" and _together(at, number, count):
-            if state.races:
-                state.races.blocks_met(np.arange(state.cta_count))
+            state.blocks_met(np.arange(state.cta_count))
             if kind == "sync":
                 return None
             votes = truth.reshape(state.cta_count, -1)

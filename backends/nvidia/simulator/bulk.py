@@ -141,7 +141,9 @@ def targets_of(at: At, thread: int, mask: int | None) -> list[int]:
     says which."""
     if mask is None:
         return []
-    cluster = at.state.cluster
+    state = at.state
+    alone = state.launch.cluster == (1, 1, 1)
+    cluster = [thread // state.threads_per_cta] if alone else state.cluster
     chosen = [number for rank, number in enumerate(cluster) if mask >> rank & 1]
     if mask >> len(cluster) or not chosen:
         at.fault("cluster", f"multicast mask {mask:#x} in a cluster of {len(cluster)} blocks")

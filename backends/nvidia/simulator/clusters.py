@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def mapa(instruction: Instruction) -> Bound:
 
     def run(at: At, address: Any, rank: Any) -> Any:
         ranks = rank.astype(np.int64)
-        size = len(at.state.cluster)
+        size = math.prod(at.state.launch.cluster)
         if (ranks >= size).any():
             at.fault("cluster", f"mapa to rank {int(ranks.max())} of a cluster of {size} blocks")
         mapped = (address.astype(np.int64) & OFFSET) | (ranks + 1) << CLUSTER_SHIFT

@@ -153,6 +153,9 @@ def copy_async(instruction: Instruction) -> Bound:
                 at.fault("bounds", f"cp.async of {nbytes} bytes reads {int(sizes.max())}")
         data = read_rows(at, source, sizes, nbytes)
         read = sizes > 0
+        if state.communication is not None:
+            number = at.node.number
+            state.communication.copied(at.threads[read], number, source[read], sizes[read])
         if state.counting and read.any():
             state.counting.sectors(state, at.threads[read], at.node.number, source[read], nbytes)
         _tell_races(at, at.threads, places, data)

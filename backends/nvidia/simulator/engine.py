@@ -151,6 +151,8 @@ class Batch:
         self.on_shared_load: list[Callable[..., Any]] = []
         self.on_barrier: list[Callable[[np.ndarray], Any]] = []  # threads that arrive
         self.races: Any = None
+        self.communication: Any = None  # between blocks
+        self.queue: list[int] = []  # numbers of the CTAs that have not started
         self.data: dict[str, Any] = {}
         self.flying = 0
         # by use (accumulator, operand), register, thread
@@ -180,12 +182,37 @@ class Batch:
 
     @property
     def cluster(self) -> list[int]:
-        """Numbers of the CTAs in the batch, by rank."""
+        """Numbers of the CTAs of the batch's one cluster, by rank."""
         return [cta.number for cta in sorted(self.ctas, key=lambda cta: cta.rank)]
 
     def index_of(self, linear: int) -> tuple[int, int, int]:
         gx, gy, _ = self.launch.grid
         return linear % gx, linear // gx % gy, linear // (gx * gy)
+
+    def blocks_met(self, ctas: np.ndarray) -> None:
+        """The blocks of these numbers have passed a barrier."""
+        if self.races:
+            self.races.blocks_met(ctas)
+        if self.communication is not None:
+            self.communication.knowledge.blocks_met(ctas)
+
+    def hold_back(self, resident: int) -> None:
+        """Only so many CTAs start; others when one has left."""
+        order = self.random.permutation(self.cta_count) if self.seed else np.arange(self.cta_count)
+        self.queue = order[resident:].tolist()
+        held = np.isin(self.thread_numbers // self.threads_per_cta, self.queue)
+        self.live[held], self.block_of[held] = False, EXIT
+        self.live_count = int(self.live.sum())
+
+    def admit(self, left: np.ndarray) -> None:
+        """These threads have left: CTAs start in the places of those of which none is left."""
+        alive = self.live.reshape(self.cta_count, -1).any(1)
+        for cta in np.unique(left // self.threads_per_cta):
+            if self.queue and not bool(alive[cta]):
+                start = self.queue.pop(0) * self.threads_per_cta
+                members = slice(start, start + self.launch.threads)
+                self.live[members], self.block_of[members] = True, 0
+                self.live_count += self.launch.threads
 
     def compact(self, keep: np.ndarray) -> None:
         """Drops all threads but `keep` (independent kernels only)."""
@@ -228,9 +255,12 @@ class Batch:
         cta = self.lanes[threads] // self.threads_per_cta
         rank = address >> CLUSTER_SHIFT
         if rank.any():
-            table = np.asarray([*self.cluster, -1])
-            known = (rank > 0) & (rank < table.size)
-            cta = np.where(rank == 0, cta, table[np.where(known, rank - 1, -1)])
+            if self.launch.cluster == (1, 1, 1):  # each block is a cluster
+                known = rank == 1
+            else:
+                table = np.asarray([*self.cluster, -1])
+                known = (rank > 0) & (rank < table.size)
+                cta = np.where(rank == 0, cta, table[np.where(known, rank - 1, -1)])
             address = np.where(rank == 0, address, address & ((1 << CLUSTER_SHIFT) - 1))
             address = np.where((rank == 0) | known, address, -1)
         return cta, address

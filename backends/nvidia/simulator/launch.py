@@ -10,6 +10,7 @@ import numpy as np
 from ....hlo.errors import UserError
 from ..target import ARCHITECTURES
 from .blocks import Blocks, followed
+from .communication import MOST_THREADS, Communication
 from .counters import Counters
 from .engine import Batch, Launch, special
 from .flow import build
@@ -19,6 +20,7 @@ from .parser import parse_text
 from .races import Races
 from .report import Report
 from .schedule import run_cooperative, run_independent
+from .semantics import communicates
 from .syntax import Function, Module, Variable
 from .table import find
 from .traffic import Traffic
@@ -74,6 +76,7 @@ def _translate(module: Module, function: Function) -> tuple[Program, int, int]:
     places.update(parameters)
     globals_ = {v.name for v in variables if v.space in ("global", "const") and not v.external}
     program = Program(flow, places, globals_, special)
+    program.communicates = communicates(program)
     program.call_parameters = {v.name for v in stack if v.space == "param"}
     return program, shared_bytes, local_bytes
 
@@ -152,10 +155,46 @@ def _check_shared(module: Module, nbytes: int) -> None:
         )
 
 
-def _batches(launch: Launch, program: Program) -> Iterator[np.ndarray]:
+def resident_blocks(target: str, threads: int, shared_bytes: int) -> int:
+    """How many blocks an architecture holds at a time, registers aside; one that is not known holds
+    any number."""
+    architecture = ARCHITECTURES.get(target)
+    if architecture is None:
+        return 1 << 31
+    most = min(architecture.blocks, architecture.threads // (-(-threads // 32) * 32))
+    if shared_bytes:
+        most = min(most, architecture.shared_bytes // shared_bytes)
+    return most * architecture.multiprocessors
+
+
+def _follow(state: Launch, cooperative: bool, resident: int | None) -> bool:
+    """Do all blocks run together, and what they do to each other is followed?"""
+    gx, gy, gz = state.grid
+    wide = state.cluster != (1, 1, 1)
+    wide |= any(n.instruction.parts[:2] == ("barrier", "cluster") for n in state.program.nodes)
+    if not cooperative:
+        few = gx * gy * gz * state.threads <= MOST_THREADS
+        return state.checks and state.program.communicates and few and not wide
+    if wide:
+        raise UserError(f"'{state.entry}': a cooperative launch of clusters is not simulated")
+    most = resident
+    if most is None:
+        most = resident_blocks(state.module.target, state.threads, state.shared_bytes)
+    if gx * gy * gz > most:
+        raise UserError(
+            f"'{state.entry}' cannot start with {gx * gy * gz} blocks as a cooperative launch: the "
+            f"device holds {most} of them at a time; start fewer"
+        )
+    return True
+
+
+def _batches(launch: Launch, program: Program, together: bool) -> Iterator[np.ndarray]:
     """Linear numbers of the blocks that run together, in order."""
     gx, gy, gz = launch.grid
     total = gx * gy * gz
+    if together:
+        yield np.arange(total)
+        return
     cx, cy, cz = launch.cluster
     if program.lockstep and (cx, cy, cz) == (1, 1, 1):
         size = max(1, BATCH_THREADS // launch.threads)
@@ -193,6 +232,8 @@ def launch(
     counters: bool = False,
     limit: int = LIMIT,
     windows: Sequence[Window] | None = None,
+    cooperative: bool = False,
+    resident: int | None = None,
 ) -> Report:
     """Runs `grid` blocks of `block` threads of `entry` and reports what was executed.
 
@@ -200,7 +241,11 @@ def launch(
     `mode` says when asynchronous effects land ("eager": at once, "lazy": as late as is legal);
     `seed` other than 0 draws the order of warps and of atomics. `checks` looks for races in shared
     memory, `counters` counts bank conflicts and sectors. `windows`: the arrays that the launch may
-    touch, which are looked at for races between blocks as well. Faults raise `SimulationError`.
+    touch, which are looked at for races between blocks as well. `cooperative`: all blocks have
+    to be resident at once; `resident`: how many the device holds, by default what the architecture
+    allows by threads and shared memory. Blocks of programs that communicate run together, as many as are
+    resident (see `communication`; others than cooperative launches up to `MOST_THREADS` threads).
+    Faults raise `SimulationError`.
     """
     if mode not in ("lazy", "eager"):
         raise UserError(f"mode is 'lazy' or 'eager', not {mode!r}")
@@ -237,15 +282,22 @@ def launch(
         Counters(report, module.files) if counters else None,
         blocks,
     )
+    follows = _follow(state, cooperative, resident)
     with np.errstate(all="ignore"):
-        for numbers in _batches(state, program):
-            batch = Batch(state, numbers, program.cooperative)
-            if program.cooperative:
-                if checks and state.shared_bytes and not program.operations:
-                    batch.races = Races(batch)
-                if program.operations:
-                    Traffic.of(batch)
-                run_cooperative(batch)
-            else:
+        for numbers in _batches(state, program, follows):
+            together = program.cooperative or follows
+            batch = Batch(state, numbers, together)
+            if not together:
                 run_independent(batch)
+                continue
+            if follows:
+                if checks:
+                    batch.blocks = batch.communication = Communication(batch)
+                most = resident or resident_blocks(module.target, state.threads, state.shared_bytes)
+                batch.hold_back(most)
+            if checks and state.shared_bytes and not program.operations:
+                batch.races = Races(batch)
+            if program.operations:
+                Traffic.of(batch)
+            run_cooperative(batch)
     return report

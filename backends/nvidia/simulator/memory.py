@@ -110,6 +110,18 @@ class GlobalMemory:
         """Where an access ends that begins in an allocation and leaves it."""
         return f"over the end of the allocation of {segment.nbytes} bytes at {segment.base:#x}"
 
+    def name(self, address: int) -> str:
+        """What lies at an address of an allocation."""
+        segment = self.find(address)
+        if segment is None:
+            return f"{address:#x}"
+        return f"byte {address - segment.base} of the allocation at {segment.base:#x}"
+
+    def base_of(self, elements: np.ndarray) -> int | None:
+        """The address of the allocation that an array of elements is a view of."""
+        owner = elements.base
+        return next((one.base for one in self._segments if one.data.base is owner), None)
+
     def span(self, address: int, nbytes: int) -> np.ndarray | None:
         """Writable bytes of one allocation; None where [address, address + nbytes) leaves it."""
         segment = self.find(address)

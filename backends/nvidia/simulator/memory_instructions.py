@@ -1,4 +1,4 @@
-"""ld, st, atom, red: spaces, vectors, widths; `access` does the work at run time."""
+"""ld, st, atom, red, fences: spaces, vectors, widths; `access` does the work at run time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from . import access, numerics
 from .conversions import join
 from .packed import decode, encode, lower, upper
+from .semantics import is_global, semantics
 from .syntax import SIZES, Address, Instruction, Operand, Sink, Symbol, Vector
 from .table import effect
 from .translate import Emitter, kind_of, unsigned
@@ -73,13 +74,24 @@ def load(e: Emitter, i: Instruction) -> None:
     space, base, offset = _place(e, i, i.operands[1])
     size = int(kind[1:])
     number = e.node.number
+    strong = is_global(i) and semantics(i).strong
+    one = e.helper(access.strong_load if strong else access.load)
     if count == 1:
         kind = _natural(e, d, kind)
         place = f"{space!r}, {base}, {offset}, {kind!r}, {size}"
-        e.define(d, kind, f"{e.helper(access.load)}(S, A, {number}, {place})")
+        e.define(d, kind, f"{one}(S, A, {number}, {place})")
         return
     if not isinstance(d, Vector) or len(d.items) != count:
         raise e.error(i, f"{count} registers are needed")
+    if strong:  # elements in no order
+        values = [e.fresh() for _ in d.items]
+        for position, value in enumerate(values):
+            place = f"{space!r}, {base}, {offset + position * size}, {kind!r}, {size}"
+            e.line(f"{value} = {one}(S, A, {number}, {place})")
+        for item, value in zip(d.items, values, strict=True):
+            if not isinstance(item, Sink):
+                e.define(item, kind, value)
+        return
     kinds = {_natural(e, item, kind) for item in d.items if not isinstance(item, Sink)}
     kind = kinds.pop() if len(kinds) == 1 else kind
     result = e.fresh()
@@ -105,6 +117,13 @@ def store(e: Emitter, i: Instruction) -> None:
         kind = unsigned(kind)
     kinds = {_natural(e, item, kind) for item in items}
     kind = kinds.pop() if len(kinds) == 1 else kind
+    if is_global(i) and semantics(i).strong:  # elements in no order
+        size = int(kind[1:])
+        for position, item in enumerate(items):
+            place = f"{space!r}, {base}, {offset + position * size}, {kind!r}, {size}"
+            value = e.use(item, kind)
+            e.line(f"{e.helper(access.strong_store)}(S, A, {e.node.number}, {place}, [{value}])")
+        return
     values = ", ".join(e.use(item, kind) for item in items)
     e.line(
         f"{e.helper(access.store)}(S, A, {e.node.number}, {space!r}, {base}, {offset}, {kind!r}, "
@@ -228,3 +247,14 @@ def atom(e: Emitter, i: Instruction) -> None:
 @effect("red", results=0)
 def red(e: Emitter, i: Instruction) -> None:
     _atomic(e, i, None, i.operands)
+
+
+# ---------------------------------------------------------------- fences
+
+
+@effect(
+    "membar", "fence.acq_rel", "fence.sc", "fence.acquire", "fence.release", results=0
+)  # fmt: skip
+def fence(e: Emitter, i: Instruction) -> None:
+    assert e.node is not None
+    e.line(f"{e.helper(access.fence)}(S, A, {e.node.number})")

@@ -128,6 +128,7 @@ def run_cooperative(S: Batch) -> None:
     """Runs the batch to its end; raises on deadlock."""
     program = S.program
     blocks, latches = program.flow.blocks, program.flow.latches
+    communication = S.communication
     parked: list[Park] = []
     turn = 0
     rank, A = 0, (None if S.live_count == S.T else np.nonzero(S.live)[0])
@@ -150,7 +151,8 @@ def run_cooperative(S: Batch) -> None:
             rank = parts[0][0]
             rank = latches.get(rank, rank)
             steps += 1
-            if steps == FAIRNESS or (S.seed and not S.random.integers(16)):
+            spins = communication is not None and communication.suspect
+            if spins or steps == FAIRNESS or (S.seed and not S.random.integers(16)):
                 parts = [(rank, A)]
                 break
         for following, threads in parts:
@@ -179,10 +181,15 @@ def _leave(S: Batch, threads: np.ndarray) -> None:
     S.block_of[threads] = EXIT
     S.live[threads] = False
     S.live_count -= threads.size
+    if S.communication is not None:
+        S.communication.progress += 1  # a block that leaves may make room
+    if S.queue:
+        S.admit(threads)
 
 
 def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | None:
     """The next place and its threads; None when all have left."""
+    communication = S.communication
     while True:
         _wake(parked)
         ranks = S.block_of.reshape(-1, 32)
@@ -190,6 +197,17 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
         if parked:
             for park in parked:
                 lowest[park.threads >> 5] = EXIT
+        if communication is not None and communication.suspect:
+            waiting = _spinning(S, ranks, lowest)
+            communication.suspect = bool(waiting.any())
+            if communication.suspect and (lowest[~waiting] == EXIT).all():
+                communication.progress += 1
+                if not S.pending:
+                    threads = np.nonzero((ranks == lowest[:, None]) & waiting[:, None])
+                    _deadlock(S, parked, threads[0] * 32 + threads[1])
+                S.pending.pop(int(S.random.integers(len(S.pending))) if S.seed else 0)()
+                continue
+            lowest[waiting] = EXIT
         candidates = np.unique(_drift(S, lowest) if S.seed else lowest)
         if candidates[-1] == EXIT:
             candidates = candidates[:-1]
@@ -200,7 +218,7 @@ def _choose(S: Batch, parked: list[Park], turn: int) -> tuple[int, Any, bool] | 
             continue
         if not parked:
             return None
-        _deadlock(S, parked)
+        _deadlock(S, parked, ranks.reshape(-1)[:0])
     if candidates.size > 1 and (S.seed or not turn % 16):
         rank = int(candidates[S.random.integers(candidates.size)])
     else:
@@ -250,13 +268,23 @@ def _wake(parked: list[Park]) -> None:
     parked[:] = kept
 
 
-def _deadlock(S: Batch, parked: list[Park]) -> None:
+def _spinning(S: Batch, ranks: np.ndarray, lowest: np.ndarray) -> np.ndarray:
+    """Warps that would go on with nothing but loads of what does not change."""
+    turn = (ranks == lowest[:, None]) & (lowest < EXIT)[:, None]
+    wait = S.communication.waiting(S.thread_numbers).reshape(-1, 32)
+    return turn.any(1) & (wait | ~turn).all(1)
+
+
+def _deadlock(S: Batch, parked: list[Park], spinning: np.ndarray) -> None:
+    """No warp can go on; `spinning` threads wait for stores of other blocks."""
     lines = []
     for park in parked:
         instruction = park.node.instruction
         text = park.text if isinstance(park.text, str) else park.text()
         text = f"{text}, at PTX line {instruction.line}: {instruction.text}"
         lines += [(int(warp), text) for warp in np.unique(park.threads >> 5)]
+    spins = {int(thread) >> 5: S.communication.describe_wait(int(thread)) for thread in spinning}
+    lines += spins.items()
     lines.sort()
     shown = [
         f"    block {S.index_of(int(S.cta_numbers[warp * 32 // S.threads_per_cta]))} "
@@ -265,4 +293,11 @@ def _deadlock(S: Batch, parked: list[Park]) -> None:
     ]
     if len(lines) > 64:
         shown.append(f"    and {len(lines) - 64} more warps")
-    S.fault("deadlock", "no warp can go on\n" + "\n".join(shown), parked[0].node.number)
+    if S.queue:
+        started = S.cta_count - len(S.queue)
+        shown.append(
+            f"    {len(S.queue)} blocks of the grid have not started: {started} have, and "
+            "none that is resident can leave"
+        )
+    number = parked[0].node.number if parked else S.communication.waits[int(spinning[0])][1]
+    S.fault("deadlock", "no warp can go on\n" + "\n".join(shown), number)

@@ -324,6 +324,7 @@ class Program:
         self.flow, self.places, self.globals, self.special = flow, places, globals_, special
         self.nodes = flow.nodes
         self.call_parameters: set[str] = set()  # places of the calls' arguments, per thread
+        self.communicates = False  # may its blocks agree on an order?
         self.cooperative = any(
             n.entry.cooperative or any(p.startswith("shared") for p in n.instruction.parts)
             for n in self.nodes

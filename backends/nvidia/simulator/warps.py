@@ -273,6 +273,8 @@ def synchronise(S: Any, A: Any, number: int, mask: Any) -> None:
     members(S, A, number, mask)
     if S.races:
         S.races.warps_met(np.unique(S.threads(A) >> 5))
+    if S.communication is not None:
+        S.communication.knowledge.warps_met(np.unique(S.threads(A) >> 5))
     traffic = S.data.get("traffic")
     if traffic is not None:
         traffic.meet_in_warp(S.threads(A))
