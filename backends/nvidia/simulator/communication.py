@@ -5,8 +5,8 @@ blocks that are resident run together. Weak accesses have to be ordered (`meetin
 strong accesses keep the messages that were stored there (`Location`): a load may read any that
 coherence allows, the newest ("eager"), the oldest and from there one further with every try
 ("lazy"), or any (a seed). Loads are not moved behind later accesses of their thread, and stores of
-one location are in the order in which they run: what else the model allows of relaxed accesses (load
-buffering, stores that overtake each other) does not occur.
+one location are in the order in which they run: what else the model allows of relaxed accesses
+(load buffering, stores that overtake each other) does not occur.
 """
 
 from __future__ import annotations

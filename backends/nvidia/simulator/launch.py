@@ -240,12 +240,12 @@ def launch(
     `arguments` are the packed bytes of each parameter; `shared_bytes` of dynamic shared memory.
     `mode` says when asynchronous effects land ("eager": at once, "lazy": as late as is legal);
     `seed` other than 0 draws the order of warps and of atomics. `checks` looks for races in shared
-    memory, `counters` counts bank conflicts and sectors. `windows`: the arrays that the launch may
-    touch, which are looked at for races between blocks as well. `cooperative`: all blocks have
-    to be resident at once; `resident`: how many the device holds, by default what the architecture
-    allows by threads and shared memory. Blocks of programs that communicate run together, as many as are
-    resident (see `communication`; others than cooperative launches up to `MOST_THREADS` threads).
-    Faults raise `SimulationError`.
+    memory and between blocks that communicate, `counters` counts bank conflicts and sectors.
+    `windows`: the arrays that the launch may touch, where races between other blocks are looked for
+    as well. `cooperative`: all blocks have to be resident at once; `resident`: how many the device
+    holds, by default what the architecture allows by threads and shared memory. Blocks of programs
+    that communicate run together, as many as are resident (`communication`; of other than
+    cooperative launches those of at most `MOST_THREADS` threads). Faults raise `SimulationError`.
     """
     if mode not in ("lazy", "eager"):
         raise UserError(f"mode is 'lazy' or 'eager', not {mode!r}")
