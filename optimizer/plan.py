@@ -33,6 +33,7 @@ from .machine import Machine
 from .memory import ALIGNMENT, SEARCH_NODES, Placement
 from .merges import NOT_FIXED, Candidate, Merged, Merging, candidate, merged
 from .output_reuse import Reused
+from .persistent import Persistence, persistent
 from .prove import prove
 from .schedule import (
     BranchStep,
@@ -111,10 +112,13 @@ class Planner:
         machine: Machine | None = None,
         overlap: float = 0.0,
         merging: Merging | None = None,
+        persistence: Persistence | None = None,
     ) -> None:
         """machine: that of a target whose workers can count what is complete, step by step; None:
         they meet. overlap: the part of its bound by which the arena may be larger for that.
-        merging: what steps are merged for; None: none is."""
+        merging: what steps are merged for; None: none is. persistence: what all steps are one
+        launch for; None: they are not."""
+        self.persistence, self.waiting = persistence, set[int]()
         # What calls decide of places and tiles, and what processes do together, needs barriers.
         self.fixed = fixed = schedule.decisions is None and not schedule.processes
         self.machine, self.overlap = machine if fixed else None, overlap
@@ -182,7 +186,11 @@ class Planner:
             self.describe(entry)
         self.summarise(placement)
         check_plan(plan, self.results(), self.reused_places(), parts=self.parts())
-        prove(plan, self.results(), self.reused_places())
+        resident = 0
+        if self.persistence is not None:
+            persistent(plan, self.waiting, self.persistence)
+            resident = self.persistence.blocks
+        prove(plan, self.results(), self.reused_places(), resident)
         return plan
 
     # Kernels.
@@ -440,6 +448,9 @@ class Planner:
                 if scratch:
                     message.run.scratch.CopyFrom(self.argument(*scratch))
                     self.require(WITH_SCRATCH)
+            action = getattr(message, message.WhichOneof("action") or "")
+            if getattr(action, "wait", False):
+                self.waiting.add(number)
         self.interfering = hazards.interfering
 
     def kernel_step(

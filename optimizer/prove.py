@@ -21,22 +21,30 @@ import numpy as np
 from ..hlo.errors import CompilerBug
 from ..specs.generated import plan_pb2
 from .certify import ReusedPlace
+from .prove_persistent import check_persistent
 
 BIT = 1  # of step number 0
 
 
 def prove(
-    plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace] = ()
+    plan: plan_pb2.Plan,
+    results: Mapping[int, int],
+    inside: Sequence[ReusedPlace] = (),
+    resident: int = 0,
 ) -> None:
-    """Raise CompilerBug unless the waits of a plan with task ranges, and what it merges, are right;
-    nothing is asked of plans without.
+    """Raise CompilerBug unless the waits of a plan with task ranges, what it merges, and its
+    persistent launch are right; nothing is asked of plans without.
 
     results: of each step that runs a kernel, how many of its arguments, the last ones, it writes.
-    inside: the values that live in outputs.
+    inside: the values that live in outputs. resident: blocks that the device holds at a time.
     """
-    if not plan.ranges and not plan.worker_bytes and not plan.merges:
+    if not (plan.ranges or plan.worker_bytes or plan.merges or plan.HasField("persistent")):
         return
     program = _Program(plan, results, inside)
+    if plan.HasField("persistent"):
+        check_persistent(plan, program.after, program.accesses, _overlap, resident)
+        if not plan.ranges:
+            return
     _check_merges(program)
     _check_own(program)
     known = _Knowledge(program).run()

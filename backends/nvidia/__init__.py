@@ -37,7 +37,8 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     found, disk = target_of(name, options.machine), open_cache(options.cache)
 
     def build_for_target(schedules: Sequence[Scheduled]) -> tuple[list[Any], bytes]:
-        return build.build(schedules, found, disk, build.merging_for(found, options))
+        merging, one = build.merging_for(found, options), build.persistence_for(found, options)
+        return build.build(schedules, found, disk, merging, one)
 
     def assemble(image: bytes) -> Mapping[str, bytes]:
         return build.cubins(image, found)

@@ -15,6 +15,7 @@ from ...hlo.graph import Op
 from ...hlo.ptx import renamed
 from ...optimizer.machine import Residency
 from ...optimizer.merges import Merging
+from ...optimizer.persistent import Persistence
 from ...optimizer.plan import COPY, KernelFacts, Planner
 from ...options import Options
 from ...specs.generated import plan_pb2
@@ -31,6 +32,7 @@ from .frame import SHARED
 from .kernels import emit
 from .launch import KernelCode, message
 from .lines import Files, located
+from .persistent import persist
 from .target import TRIPLE, Architecture, NvidiaTarget
 
 CACHE = KernelCache()
@@ -100,16 +102,19 @@ def build(
     target: NvidiaTarget,
     disk: DiskCache | None = None,
     merging: Merging | None = None,
+    persistence: Persistence | None = None,
 ) -> tuple[list[Any], bytes]:
     """A plan (plan_pb2.Plan) of each schedule, with its notes, and the PTX module of all kernels,
     as UTF-8; UnsupportedError lists every missing kernel. `disk`: where compiled kernels are looked
-    for and kept. merging: what independent steps are merged for; None: they are not."""
+    for and kept. merging: what independent steps are merged for; None: they are not.
+    persistence: what all steps of a plan are one launch for; None: they are not."""
     if compiler_digest() is None:
         disk = None
     job = _Job(target, disk)
     try:
         planners = [
-            Planner(one, target.name, job.facts, notes, merging=merging) for one, notes in schedules
+            Planner(one, target.name, job.facts, notes, merging=merging, persistence=persistence)
+            for one, notes in schedules
         ]
         plans = [planner.run() for planner in planners]
         job.finish()
@@ -124,6 +129,7 @@ def build(
         for symbol, text in texts.items()
     ]
     located_texts += composed(plans, located_texts)
+    located_texts += persisted(plans, located_texts)
     steps = [step for plan in plans for step in plan.steps]
     if any(step.WhichOneof("action") == "exchange" for step in steps):
         located_texts.append(copies(COPY, target.architecture))
@@ -173,6 +179,26 @@ def composed(plans: Sequence[Any], texts: Sequence[str]) -> list[str]:
                 found[key] = compose(name, ranges, merge.table_bytes, max(merge.cluster, 1))
             merge.entry = f"merged${[*found].index(key)}"
     return [*found.values()]
+
+
+def persistence_for(target: NvidiaTarget, options: Options) -> Persistence | None:
+    """What all steps are one launch for by these options; None where they are not."""
+    if options.schedule != "persistent":
+        return None
+    # The entry says that a multiprocessor holds one block, and so has the registers for it.
+    one = target.architecture
+    return Persistence(one.multiprocessors, one.parameter_bytes)
+
+
+def persisted(plans: Sequence[Any], texts: Sequence[str]) -> list[str]:
+    """The text of the plans' persistent entries, which get their names; texts: as of `composed`."""
+    some = [plan for plan in plans if plan.HasField("persistent")]
+    if not some:
+        return []
+    bodies = {name: entry_of(text, name) for text in texts for name in entries_in(text)}
+    for number, plan in enumerate(some):
+        plan.persistent.entry = f"persistent${number}"
+    return [persist(plan.persistent.entry, plan, bodies) for plan in some]
 
 
 def _ranges(plan: Any, merge: Any, bodies: Mapping[str, EntryText]) -> list[BlockRange]:

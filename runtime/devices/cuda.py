@@ -177,6 +177,7 @@ class CudaDriver:
         self._context = _call("cuDevicePrimaryCtxRetain", self._device)
         self._process = os.getpid()
         self._parameters: dict[int, list[int] | None] = {}  # of entries, in bytes
+        self.cooperative = bool(self._attribute("COOPERATIVE_LAUNCH"))
         known = hasattr(cuda, "cuGraphConditionalHandleCreate")
         self.conditional = known and _call("cuDriverGetVersion") >= CONDITIONAL_SINCE
         self._condition: int | None = None  # the entry that sets conditions
@@ -230,6 +231,10 @@ class CudaDriver:
 
     def free_host_memory(self, memory: Bytes) -> None:
         _call("cuMemFreeHost", memory.ctypes.data)
+
+    def mapped_memory(self, size: int) -> tuple[Bytes, int]:
+        memory = self.host_memory(size)
+        return memory, int(_call("cuMemHostGetDevicePointer", memory.ctypes.data, 0))
 
     def upload(self, address: int, source: Bytes, stream: int) -> None:
         _call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
@@ -343,6 +348,10 @@ class CudaDriver:
                 return None
             sizes.append(int(found[1]))
 
+    def resident(self, entry: int, start: LaunchConfiguration) -> int:
+        threads, name = int(np.prod(start.block)), "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        return _call(name, entry, threads, start.shared_bytes) * self.limits.multiprocessors
+
     def tensor_map(self, box: TensorMapBox, address: int) -> bytes:
         cuda, rank = self._cuda, len(box.dims)
         swizzle = f"CU_TENSOR_MAP_SWIZZLE_{f'{box.swizzle}B' if box.swizzle else 'NONE'}"
@@ -380,13 +389,21 @@ class CudaDriver:
         config.gridDimX, config.gridDimY, config.gridDimZ = start.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = start.block
         config.sharedMemBytes = start.shared_bytes
+        attributes = []
         if start.cluster != (1, 1, 1):
             attribute = cuda.CUlaunchAttribute()
             attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             value = attribute.value
             value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = start.cluster
-            config.attrs = [attribute]
-            config.numAttrs = 1
+            attributes.append(attribute)
+        if start.cooperative:
+            attribute = cuda.CUlaunchAttribute()
+            attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute.value.cooperative = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs = attributes
+            config.numAttrs = len(attributes)
         offsets, end = [], 0
         for argument in arguments:
             offsets.append(end)

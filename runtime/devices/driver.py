@@ -54,6 +54,7 @@ class LaunchConfiguration(NamedTuple):
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     shared_bytes: int
+    cooperative: bool = False  # all blocks are resident together, or it is not started
 
 
 class TensorMapBox(NamedTuple):
@@ -124,6 +125,7 @@ class Driver(Protocol):
     limits: Limits
     graphs: bool  # launches can be started several at once
     conditional: bool  # graphs may have conditional nodes
+    cooperative: bool  # launches may be cooperative
     simulated: bool  # takes PTX only; memory without defined contents shall be overwritten: `fill`
 
     @property
@@ -150,6 +152,11 @@ class Driver(Protocol):
         ...
 
     def free_host_memory(self, memory: Bytes) -> None: ...
+
+    def mapped_memory(self, size: int) -> tuple[Bytes, int]:
+        """Memory of the host, uint8, that kernels see while they run, and its address there; given
+        back as `host_memory` is."""
+        ...
 
     def upload(self, address: int, source: Bytes, stream: Any) -> None:
         """From a C-contiguous array of the host, which may be changed once the stream is done; at
@@ -208,6 +215,10 @@ class Driver(Protocol):
 
     def entry(self, module: Any, start: LaunchConfiguration) -> Any:
         """An entry of a module that can be started so; UserError where there is none."""
+        ...
+
+    def resident(self, entry: Any, start: LaunchConfiguration) -> int:
+        """How many blocks of an entry, started so, the device holds at a time."""
         ...
 
     def tensor_map(self, box: TensorMapBox, address: int) -> bytes:

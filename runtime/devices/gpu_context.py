@@ -119,6 +119,9 @@ class NvidiaContext:
             for step in program.steps
         ]
         self._stretches: dict[int, _Launches] = {}  # by first step
+        self._persistent: _Cell | None = None
+        if opened.persistent is not None:
+            self._persistent = _Cell(opened.persistent, self._encode, fixed)
         self._places: dict[int, tuple[int, int]] | None = None  # in the staging memory, by base
         self._staged = 0  # bytes of it
         # Where processes exchange, waits have deadlines.
@@ -316,6 +319,9 @@ class NvidiaContext:
         if self.opened.region is not None and not profile:
             self._whole(bases, self.opened.region)
             return []
+        if self._persistent is not None and not profile:
+            self._one_launch(bases, self._persistent)
+            return []
         while position < len(steps):
             step = steps[position]
             if isinstance(step, Choose):
@@ -379,6 +385,16 @@ class NvidiaContext:
         else:
             found.start(self.space, self.number, bases, at_once=True)
 
+    def _one_launch(self, bases: list[int], cell: _Cell) -> None:
+        """All steps as one cooperative launch."""
+        meeting = self.space.meeting
+        prepared = cell.at([*bases, meeting.flag_address, meeting.address])
+        self.events.add(launches=1)
+        if is_simulator(self.driver):
+            self._simulated(self.driver, bases).persistent(prepared, meeting)
+        else:
+            self.driver.launch(prepared, self.stream.handle)
+
     def _simulated(self, driver: Simulator, bases: list[int]) -> SimulatedSteps:
         """What simulates steps of a call."""
 
@@ -423,7 +439,10 @@ class NvidiaContext:
     def _wait(self) -> None:
         """Return when all of the call's work so far is done."""
         self.events.add(synchronisations=1)
-        self._synchronize(self.stream.handle)
+        if self._persistent is None:
+            self._synchronize(self.stream.handle)
+        else:
+            self.space.meeting.wait(self._synchronize)
 
     def _read(self, bases: list[int], step: Choose) -> int:
         """Which target a branch takes: waits for the stream, and copies one number."""

@@ -18,6 +18,7 @@ from .exchanges import Collect, Communicate, collective_step, exchange_steps
 from .gpu_steps import Array, Choose, Jump, KernelStep, Mapped, Parameter, Started, Where, volume
 from .limits import check_buffers, malformed
 from .merged_steps import merge_steps
+from .persistent_launch import persistent_launch
 from .starts import check_start
 
 ALIGNMENT = 256  # of whatever a device allocates
@@ -41,6 +42,7 @@ class LaunchProgram(NamedTuple):
     outputs: tuple[int, ...]
     results: tuple[Where, ...]  # where each result lies when all steps are done
     scratch_bytes: int  # behind SCRATCH, for plans that do not say where scratch lies
+    persistent: Started | None = None  # all steps as one launch
 
 
 def decode(
@@ -128,6 +130,7 @@ class _PlanReader:
             tuple(plan.buffers[index].bytes for index in plan.outputs),
             tuple(self.homes[index] for index in plan.outputs),
             max((step.scratch_bytes for step in works if step.scratch.base == SCRATCH), default=0),
+            persistent_launch(plan, steps) if plan.HasField("persistent") else None,
         )
 
     def home(self, buffer: plan_pb2.Buffer) -> Where:

@@ -27,7 +27,7 @@ from .arrays import DeviceArray, DeviceLog, DeviceView, borrow
 from .driver import Code, Driver, OutOfMemory
 from .events import EventLog
 from .gpu_context import Argument, Array, GpuEvent, NvidiaContext
-from .gpu_steps import Choose, Jump, KernelStep
+from .gpu_steps import Choose, Jump, KernelStep, Started
 from .launches import LaunchProgram, Step, aligned, check_device, decode
 from .regions import regions
 from .resources import DeviceMemory, Stream, finally_do
@@ -202,11 +202,33 @@ class Opened:
         self.events = variant.log
         self.schedule = _schedule(variant.plan, variant.program.steps, loaded.driver)
         self.region = regions(variant.program.steps) if self.schedule == "graph" else None
+        self.persistent: Started | None = None
         starts = [start for step in variant.program.steps for start in _starts(step)]
+        if self.schedule == "persistent" and variant.program.persistent is not None:
+            self.persistent = variant.program.persistent
+            starts.append(self.persistent.start)
         self.entries: dict[Any, Any] = {}
         for start in starts:
             if start not in self.entries:
                 self.entries[start] = self.driver.entry(loaded.module, start)
+        if self.persistent is not None:
+            self.persistent = self._fitted(self.persistent)
+
+    def _fitted(self, launch: Started) -> Started:
+        """A persistent launch with as many blocks as the device holds at most; UserError where it
+        holds none."""
+        start = launch.start
+        entry = self.entries[start]
+        most = self.driver.resident(entry, start)
+        if most < 1:
+            raise UserError(
+                f"schedule='persistent': {self.driver.name} holds no block of {start.block[0]} "
+                f"threads with {start.shared_bytes} bytes of shared memory; compile it for this "
+                "device, or with schedule='host'"
+            )
+        fitted = start._replace(grid=(min(start.grid[0], most), 1, 1))
+        self.entries[fitted] = entry
+        return launch._replace(start=fitted)
 
     def add_user(self, stream: Stream) -> None:
         """Code and weights stay until the work is done that the stream has then."""
@@ -217,15 +239,21 @@ class Opened:
 
 def _schedule(plan: plan_pb2.Plan, steps: Sequence[Step], driver: Driver) -> str:
     """How the device runs a plan; a warning, or UserError, where it lacks what that asks for."""
-    if plan.schedule not in ("", "launches", "host", "graph"):
-        raise UserError(f"the plan asks for the schedule {plan.schedule[:40]!r}; compile it again")
+    wanted = plan.schedule
+    if wanted not in ("", "launches", "host", "graph", "persistent"):
+        raise UserError(f"the plan asks for the schedule {wanted[:40]!r}; compile it again")
     decides = any(isinstance(step, Choose) for step in steps)
     able = driver.simulated or (driver.graphs and (driver.conditional or not decides))
-    if plan.schedule != "graph" or able:
-        return plan.schedule or "host"
-    lacks = (
-        f"{driver.name}: its driver has no graphs that decide in loops and branches (CUDA 12.3 has)"
-    )
+    lacks = ""
+    if wanted == "persistent" and not (driver.cooperative and plan.HasField("persistent")):
+        lacks = f"{driver.name}: it has no cooperative launches"
+    elif wanted == "graph" and not able:
+        lacks = (
+            f"{driver.name}: its driver has no graphs that decide in loops and branches (CUDA 12.3 "
+            "has)"
+        )
+    if not lacks:
+        return wanted or "host"
     if plan.schedule_required:
         raise UserError(f"strict: {lacks}; install a newer one, or compile with schedule='host'")
     warnings.warn(f"{lacks}: the host decides, schedule 'host'", stacklevel=2)

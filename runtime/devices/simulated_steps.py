@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from ...hlo.errors import UserError
 from .driver import Counted, Counters, LaunchArray, Simulator
 from .edges import latest_first, step_edges
-from .gpu_steps import KernelStep, Where, chosen
+from .gpu_steps import Choose, KernelStep, Where, chosen
 from .launches import ARENA, Step
+from .persistent_launch import Meeting
 from .regions import Again, BranchRegion, Region, StepRange
 
 
@@ -86,6 +87,21 @@ class SimulatedSteps:
                 self.forget(steps[complete], [steps[n] for n in done if n > complete])
                 complete += 1
         return marks
+
+    def persistent(self, prepared: Any, meeting: Meeting) -> None:
+        """Runs all steps as one launch, which may touch what any of them may."""
+        steps = [step for step in self.steps if isinstance(step, KernelStep)]
+        windows = [window for step in steps for window in self.windows(step)]
+        windows += [
+            LaunchArray(meeting.address, meeting.BYTES, "the blocks' barrier", "8 bytes", (), 0),
+            LaunchArray(meeting.flag_address, 4, "the host's word", "4 bytes", (), 0),
+        ]
+        windows += [
+            LaunchArray(self.address(step.where), step.size, "a condition", "", (), 0)
+            for step in self.steps
+            if isinstance(step, Choose)
+        ]
+        self.driver.simulate(prepared, windows, False)
 
     def forget(self, step: KernelStep, early: Sequence[KernelStep]) -> None:
         """Overwrites what nobody reads after a step, but for what steps use that came early."""

@@ -15,6 +15,7 @@ import numpy as np
 from .driver import Driver, GraphNode
 from .events import EventLog
 from .graph_nodes import sizes_of
+from .persistent_launch import Meeting
 from .resources import DeviceMemory, Moment, Stream, finally_do
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Workspace:
         self.memory = DeviceMemory(self.stream, size)
         self.arguments: dict[int, DeviceMemory] = {}
         self._staging: _HostMemory | None = None
+        self._meeting: Meeting | None = None
         self.uploaded: Moment | None = None
         self.pending: deque[tuple[Moment, list[Any]]] = deque()
         self.stretches: dict[Any, Stretch] = {}  # by where they begin, and the entries
@@ -53,6 +55,13 @@ class Workspace:
         if self._staging is None or self._staging.array.size < size:
             self._staging = _HostMemory(self.stream, size)
         return self._staging.array
+
+    @property
+    def meeting(self) -> Meeting:
+        """What the blocks of persistent launches meet by."""
+        if self._meeting is None:
+            self._meeting = Meeting(self.driver, self.stream)
+        return self._meeting
 
     def stretch(self, key: tuple[Any, ...]) -> Stretch:
         """What keeps the graphs of launches that differ in addresses and sizes alone."""

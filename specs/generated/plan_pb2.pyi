@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 2b117bd1e703c6294f6ba1e45c677a3ca23ffa3335211b85be2b07969ba76cf3); do not edit.
+# Generated from specs/plan.proto (sha256 06d7a19e1746a736cfadcbf56c8a5c89c0bd6caf18c62b5eda21887fc65a8522); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -371,6 +371,30 @@ class Merge(_message.Message):
     seconds_in_turn: float
     def __init__(self, entry: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[MergedStep, _Mapping]]] = ..., threads: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., cluster: _Optional[int] = ..., table_bytes: _Optional[int] = ..., resident: _Optional[int] = ..., busy: _Optional[float] = ..., seconds: _Optional[float] = ..., seconds_of_branches: _Optional[float] = ..., seconds_in_turn: _Optional[float] = ...) -> None: ...
 
+class PersistentStep(_message.Message):
+    __slots__ = ("places",)
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, places: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Persistent(_message.Message):
+    __slots__ = ("entry", "threads", "shared_bytes", "blocks", "table_bytes", "steps", "barriers")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    THREADS_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    BARRIERS_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    threads: int
+    shared_bytes: int
+    blocks: int
+    table_bytes: int
+    steps: _containers.RepeatedCompositeFieldContainer[PersistentStep]
+    barriers: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, entry: _Optional[str] = ..., threads: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., table_bytes: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[PersistentStep, _Mapping]]] = ..., barriers: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class MemorySummary(_message.Message):
     __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
     ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -414,7 +438,7 @@ class Undo(_message.Message):
     def __init__(self, argument: _Optional[int] = ..., rows: _Optional[int] = ..., saved: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., base: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "merges", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "merges", "persistent", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -437,6 +461,7 @@ class Plan(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_REQUIRED_FIELD_NUMBER: _ClassVar[int]
     MERGES_FIELD_NUMBER: _ClassVar[int]
+    PERSISTENT_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -461,6 +486,7 @@ class Plan(_message.Message):
     schedule: str
     schedule_required: bool
     merges: _containers.RepeatedCompositeFieldContainer[Merge]
+    persistent: Persistent
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., merges: _Optional[_Iterable[_Union[Merge, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., merges: _Optional[_Iterable[_Union[Merge, _Mapping]]] = ..., persistent: _Optional[_Union[Persistent, _Mapping]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

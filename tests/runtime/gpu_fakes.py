@@ -38,6 +38,7 @@ class FakeGpu:
 
     simulated = False
     conditional = True
+    cooperative = False
     ordinal = 0
     identity = bytes(16)
     name = "Fake"

@@ -19,7 +19,7 @@ import numpy as np
 
 from ....hlo.errors import CompilerBug, UserError
 from ..target import Architecture
-from .launch import launch, parse
+from .launch import launch, parse, resident_blocks
 from .memory import GlobalMemory
 from .report import Report
 from .syntax import Module
@@ -54,6 +54,7 @@ class SimulatedGpu:
 
     graphs = False
     conditional = True
+    cooperative = True
     simulated = True
     ordinal = 0
 
@@ -109,6 +110,11 @@ class SimulatedGpu:
 
     def free_host_memory(self, memory: np.ndarray[Any, Any]) -> None:
         """The host's own collection does it."""
+
+    def mapped_memory(self, size: int) -> tuple[np.ndarray[Any, Any], int]:
+        with self._lock:
+            address = self.memory.allocate(size)
+        return self.span(address, size), address
 
     def upload(self, address: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         self.span(address, source.nbytes)[...] = source.reshape(-1).view(np.uint8)
@@ -180,6 +186,10 @@ class SimulatedGpu:
             raise UserError(f"the program's code has no entry {start.entry!r}; compile it again")
         return module, start.entry
 
+    def resident(self, entry: tuple[Module, str], start: Any) -> int:
+        threads = start.block[0] * start.block[1] * start.block[2]
+        return resident_blocks(entry[0].target, threads, start.shared_bytes)
+
     def tensor_map(self, box: Any, address: int) -> bytes:
         return encode_tensor_map(
             box.element, address, box.dims, box.strides, box.box, box.steps or None,
@@ -214,6 +224,7 @@ class SimulatedGpu:
                 seed=self.seed,
                 counters=count,
                 windows=windows,
+                cooperative=start.cooperative,
             )
         for fault in report.faults:
             warnings.warn(str(fault), stacklevel=2)
