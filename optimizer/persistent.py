@@ -38,7 +38,7 @@ def persistent(plan: plan_pb2.Plan, waiting: Collection[int], given: Persistence
             own.places.append(end)
             end += 8
         elif kind != "jump":
-            raise _refused(step, "processes exchange here")
+            raise refused(step, "processes exchange here")
         if number in waiting or (kind in ("branch_if_false", "switch") and number in looping):
             made.barriers.append(number)
     made.table_bytes = -(-end // ALIGNMENT) * ALIGNMENT
@@ -55,13 +55,13 @@ def _add_run(plan: plan_pb2.Plan, run: Any, own: Any, end: int) -> int:
     """Adds the launches of a step; where the table ends then."""
     kernel, made = plan.kernels[run.kernel], plan.persistent
     if run.sizes:
-        raise _refused(run, "calls decide its sizes", kernel)
+        raise refused(run, "calls decide its sizes", kernel)
     for launch in kernel.launches:
         x, y, z = launch.block
         if y * z != 1:
-            raise _refused(run, f"its blocks of {x} x {y} x {z} threads are no rows", kernel)
+            raise refused(run, f"its blocks of {x} x {y} x {z} threads are no rows", kernel)
         if launch.cluster:
-            raise _refused(run, "it runs in clusters", kernel)
+            raise refused(run, "it runs in clusters", kernel)
         made.threads = max(made.threads, -(-x // 32) * 32)
         made.shared_bytes = max(made.shared_bytes, launch.shared_bytes)
         made.blocks = max(made.blocks, launch.grid[0] * launch.grid[1] * launch.grid[2])
@@ -72,7 +72,8 @@ def _add_run(plan: plan_pb2.Plan, run: Any, own: Any, end: int) -> int:
     return end
 
 
-def _refused(step: Any, why: str, kernel: Any = None) -> UserError:
+def refused(step: Any, why: str, kernel: Any = None) -> UserError:
+    """The error for a step that is in the way, a run of a `kernel`, or what processes do."""
     places = [*kernel.origins] if kernel is not None else []
     if kernel is not None and step.HasField("origin"):
         places.insert(0, step.origin)

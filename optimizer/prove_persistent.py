@@ -1,8 +1,8 @@
 """Proves of a plan that is one persistent launch that its barriers order what has to be ordered.
 
-Shares no code with persistent.py. Along all ways that control can take it follows which steps some
-block may still be in: those since the last barrier. None of these may touch what a step touches, one
-of them writing.
+Shares no code with persistent.py. Along all ways that control can take it follows which steps
+some block may still be in: those since the last barrier. None of these may touch what a step
+touches, one of them writing.
 """
 
 from __future__ import annotations

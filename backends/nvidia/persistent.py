@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...hlo.errors import UserError
+from ...optimizer.persistent import refused
 from .composition import ROW_ALIGNMENT, EntryText, Remap, inlined
 
 _LEFT = 15  # the barrier of a block at which its threads have left a body
@@ -133,11 +133,7 @@ def _run(
         number, body = next(numbers), bodies.get(launch.entry)
         why = "its code was written elsewhere" if body is None else refusal(body)
         if body is None or why:
-            line = f"{kernel.origins[0].file}:{kernel.origins[0].line}: " if kernel.origins else ""
-            raise UserError(
-                f"{line}schedule='persistent': kernel {kernel.name} cannot run in a persistent "
-                f"launch ({why}); take 'graph' or 'host', or leave it out"
-            )
+            raise refused(run, why, kernel)
         if place:
             text += _meeting(next(numbers), end, False)
         own, places = places[: len(launch.arguments)], places[len(launch.arguments) :]

@@ -37,6 +37,7 @@ OLDEST = 12000  # CUDA 12.0 knows clusters and tensor maps
 _LOG = 1 << 16
 _TYPES = "CU_TENSOR_MAP_DATA_TYPE_"
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_DEVICE_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP
 _PORTABLE_CLUSTER = 8
 _ASSIGN_DEFAULT = 1  # CU_GRAPH_COND_ASSIGN_DEFAULT: conditions do not hold when a graph begins
 _LARGE_CLUSTERS = ((9, 0), (10, 0))  # GPUs that take 16 blocks
@@ -233,8 +234,9 @@ class CudaDriver:
         _call("cuMemFreeHost", memory.ctypes.data)
 
     def mapped_memory(self, size: int) -> tuple[Bytes, int]:
-        memory = self.host_memory(size)
-        return memory, int(_call("cuMemHostGetDevicePointer", memory.ctypes.data, 0))
+        address = int(_call("cuMemHostAlloc", size, _DEVICE_MAPPED))
+        memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+        return memory, int(_call("cuMemHostGetDevicePointer", address, 0))
 
     def upload(self, address: int, source: Bytes, stream: int) -> None:
         _call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)

@@ -283,21 +283,26 @@ def launch(
         blocks,
     )
     follows = _follow(state, cooperative, resident)
+    most = resident or resident_blocks(module.target, state.threads, state.shared_bytes)
     with np.errstate(all="ignore"):
         for numbers in _batches(state, program, follows):
-            together = program.cooperative or follows
-            batch = Batch(state, numbers, together)
-            if not together:
-                run_independent(batch)
-                continue
-            if follows:
-                if checks:
-                    batch.blocks = batch.communication = Communication(batch)
-                most = resident or resident_blocks(module.target, state.threads, state.shared_bytes)
-                batch.hold_back(most)
-            if checks and state.shared_bytes and not program.operations:
-                batch.races = Races(batch)
-            if program.operations:
-                Traffic.of(batch)
-            run_cooperative(batch)
+            if program.cooperative or follows:
+                _run_together(Batch(state, numbers, True), most if follows else 0)
+            else:
+                run_independent(Batch(state, numbers, False))
     return report
+
+
+def _run_together(batch: Batch, resident: int) -> None:
+    """Runs blocks whose threads work together; resident: how many of them, which may look at each
+    other, are started at once; 0: they do not."""
+    state, program = batch.launch, batch.program
+    if resident:
+        if state.checks:
+            batch.blocks = batch.communication = Communication(batch)
+        batch.hold_back(resident)
+    if state.checks and state.shared_bytes and not program.operations:
+        batch.races = Races(batch)
+    if program.operations:
+        Traffic.of(batch)
+    run_cooperative(batch)

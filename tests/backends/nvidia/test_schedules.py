@@ -57,9 +57,10 @@ def check(seed: int) -> None:
             for left, right, reference in zip(one, other, exact, strict=True):
                 np.testing.assert_array_equal(left, right, err_msg=f"{seed}: {name}")
                 np.testing.assert_allclose(left, reference, rtol=1e-4, atol=1e-5)
-        if schedule in ("graph", "drawn"):
-            results = len(CALLS) * len(wanted[0])
-            assert events["graph_launches"] == len(CALLS) and not events["launches"], (seed, events)
+        if schedule in ("graph", "drawn", "persistent"):
+            results, kind = len(CALLS) * len(wanted[0]), ("graph_launches", "launches")
+            one, none = kind if schedule != "persistent" else kind[::-1]
+            assert events[one] == len(CALLS) and not events[none], (seed, events)
             assert events["copies_to_host"] == results, (seed, events)
 
 
