@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import girih
+from girih.hlo.errors import UserError
 from girih.options import SCHEDULES
 from girih.runtime.devices.events import EVENTS
 from girih.runtime.program import Program
@@ -35,6 +36,8 @@ MEMORY = 8 << 30
 class Counting(fakes.FakeGpu):
     """A GPU whose kernels do nothing."""
 
+    cooperative = True
+
     def __init__(self) -> None:
         super().__init__(memory=MEMORY)
 
@@ -43,6 +46,17 @@ class Counting(fakes.FakeGpu):
 
     def prepare(self, entry: Any, start: Any, arguments: Sequence[bytes]) -> Any:
         return lambda: None
+
+    def resident(self, entry: Any, start: Any) -> int:
+        return 132
+
+    def mapped_memory(self, size: int) -> Any:
+        address = self.allocate(size, 1)
+        return self.at(address, size), address
+
+    def has_come(self, event: Any) -> bool:
+        self.settle(event)
+        return True
 
 
 def counts(name: str, layers: int | None, schedule: str) -> dict[str, int]:
@@ -75,7 +89,11 @@ def main() -> None:
     models = [*filter(None, asked.models.split(","))]
     for name in models:
         for schedule in SCHEDULES[1:]:
-            found = counts(name, asked.layers, schedule)
+            try:
+                found = counts(name, asked.layers, schedule)
+            except UserError as error:  # a program that cannot be run so
+                table.add_row(name, schedule, str(error))
+                continue
             table.add_row(name, schedule, *map(str, found.values()))
     if models:
         console.print(table)

@@ -82,11 +82,13 @@ Result cuDeviceGetName(char *name, int room, int device) {
     return SUCCESS;
 }
 Result cuDeviceGetAttribute(int *value, int which, int device) {
-    enum { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, SHARED = 97 };
+    enum { MULTIPROCESSORS = 16, MAJOR = 75, MINOR = 76, COOPERATIVE = 95, SHARED = 97 };
     const char *count = getenv("STUB_MULTIPROCESSORS"), *major = getenv("STUB_MAJOR");
+    const char *cooperative = getenv("STUB_COOPERATIVE");
     *value = which == MAJOR ? (major ? atoi(major) : 9)
              : which == MINOR ? 0
              : which == SHARED ? (major && atoi(major) < 9 ? 166912 : 232448)
+             : which == COOPERATIVE ? (cooperative ? atoi(cooperative) : 1)
              : which == MULTIPROCESSORS ? (count ? atoi(count) : 132) : 1;
     return SUCCESS;
 }
@@ -162,9 +164,17 @@ Result cuMemFreeAsync(Address address, Handle stream) {
     free((void *)address);
     return SUCCESS;
 }
+static void *mapped_block;  // the last one that kernels see
 Result cuMemHostAlloc(void **block, size_t size, unsigned flags) {
+    enum { DEVICE_MAPPED = 2 };
     DEMAND(size, "cuMemHostAlloc: 0 bytes");
     *block = malloc(size);
+    if (flags & DEVICE_MAPPED) mapped_block = *block;
+    return SUCCESS;
+}
+Result cuMemHostGetDevicePointer(Address *address, void *block, unsigned flags) {
+    DEMAND(block && block == mapped_block, "cuMemHostGetDevicePointer: %p is not mapped", block);
+    *address = (Address)block;
     return SUCCESS;
 }
 Result cuMemFreeHost(void *block) { free(block); return SUCCESS; }
@@ -296,8 +306,8 @@ static void read_entries(Handle module, const char *text) {
         Entry *entry = entries[entry_count++] = calloc(1, sizeof *entry);
         memcpy(entry->name, at, length);
         entry->module = module;
-        static const char *known[] = {"add_one", "add", "girih_set_condition", "count_down"};
-        for (int i = 0; i < 4; i++)
+        static const char *known[] = {"add_one", "add", "girih_set_condition", "count_down", "whole"};
+        for (int i = 0; i < 5; i++)
             if (!strcmp(entry->name, known[i])) entry->kind = i + 1;
         if (!strncmp(entry->name, COPY, strlen(COPY))) entry->kind = -atoi(entry->name + strlen(COPY));
         entry->dynamic_shared = 49152;
@@ -497,6 +507,13 @@ static void run(const Node *node) {
         set_condition(&node->setting);
         return;
     }
+    if (node->kind == 5) {  // add_one twice, of a table that begins with a barrier and a host's word
+        if (*(uint64_t *)node->memory[0] || *(unsigned *)node->memory[1])
+            VIOLATION("a persistent launch begins with words that are not 0");
+        for (int i = 0; i < 4; i++) node->memory[3][i] = node->memory[2][i] + 1;
+        for (int i = 0; i < 4; i++) node->memory[5][i] = node->memory[4][i] + 1;
+        return;
+    }
     if (node->kind == 4) {  // an i32 and whether it was positive
         int *count = (int *)node->memory[0];
         *(unsigned char *)node->memory[1] = (*count)-- > 0;
@@ -516,6 +533,9 @@ static Node node_of(Entry *entry, const unsigned *grid, const unsigned *block, u
     node.kind = fast ? 0 : entry->kind;
     int floats = node.kind == 4 ? 2 : node.kind == 1 || node.kind == 2 ? node.kind + 1 : 0;
     for (int i = 0; i < floats; i++) node.memory[i] = *(float **)parameters[i];
+    static const int places[] = {0, 8, 64, 72, 128, 136};
+    for (int i = 0; node.kind == 5 && i < 6; i++)
+        node.memory[i] = *(float **)((char *)parameters[0] + places[i]);
     if (node.kind == 3) {
         node.setting.handle = *(uint64_t *)parameters[0];
         node.setting.address = *(unsigned char **)parameters[1];
@@ -532,12 +552,25 @@ static Node node_of(Entry *entry, const unsigned *grid, const unsigned *block, u
     }
     return node;
 }
-enum { CLUSTER_DIMENSION = 4 };
+enum { COOPERATIVE_LAUNCH = 2, CLUSTER_DIMENSION = 4, TOO_LARGE = 720 };
+Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, Handle entry, int threads,
+                                                   size_t shared) {
+    DEMAND_ENTRY(entry);
+    *count = threads <= 1024 && (int)shared <= largest_shared() ? 1 : 0;
+    return SUCCESS;
+}
 Result cuLaunchKernelEx(const Config *config, Handle handle, void **parameters, void **extra) {
     const unsigned *cluster = NULL;
     DEMAND_CONTEXT();
     DEMAND_STREAM(config->stream);
     for (unsigned i = 0; i < config->count; i++) {
+        if (config->attributes[i].id == COOPERATIVE_LAUNCH) {
+            int multiprocessors;
+            cuDeviceGetAttribute(&multiprocessors, 16, 0);
+            if (config->attributes[i].value[0] && volume(config->grid) > multiprocessors) return TOO_LARGE;
+            TELL("cooperative %u", config->attributes[i].value[0]);
+            continue;
+        }
         DEMAND(config->attributes[i].id == CLUSTER_DIMENSION, "cuLaunchKernelEx: attribute %d",
                config->attributes[i].id);
         cluster = config->attributes[i].value;

@@ -285,6 +285,31 @@ def test_a_launch_points_to_its_parameters(bindings, driver):
     assert driver.prepare(11, start(), []).config.numAttrs == 0
 
 
+def test_a_cooperative_launch(bindings, driver):
+    """Its attribute stands beside that of clusters; blocks that are resident are the driver's."""
+    assert driver.cooperative
+    one = driver.prepare(11, start()._replace(cooperative=True), []).config
+    (attribute,) = one.attrs
+    assert (one.numAttrs, attribute.id) == (1, "CU_LAUNCH_ATTRIBUTE_COOPERATIVE")
+    assert attribute.value.cooperative == 1
+    both = start(0, (2, 1, 1))._replace(cooperative=True)
+    assert driver.prepare(11, both, []).config.numAttrs == 2
+    name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    bindings.gives[name] = 3
+    assert driver.resident(11, start(100)) == 3 * driver.limits.multiprocessors
+    assert bindings.asked(name) == [(11, 128, 100)]
+
+
+def test_memory_of_the_host_that_kernels_see(bindings, driver):
+    block = ctypes.create_string_buffer(8)
+    bindings.gives["cuMemHostAlloc"] = ctypes.addressof(block)
+    bindings.gives["cuMemHostGetDevicePointer"] = 1 << 41
+    memory, address = driver.mapped_memory(8)
+    memory[...] = 7
+    assert block.raw == bytes([7] * 8) and address == 1 << 41
+    assert bindings.asked("cuMemHostAlloc") == [(8, 2)]
+
+
 def test_tensor_maps(bindings, driver, monkeypatch):
     """The function itself is called, on memory at a multiple of 64 bytes."""
     asked: list[tuple[Any, ...]] = []

@@ -194,6 +194,40 @@ def test_loops_and_branches_are_conditional_nodes(stub, version):
         assert "'launches': 0, 'graph_launches': 12" in done.stdout
 
 
+WHOLE = """
+import warnings
+import numpy as np
+from girih.specs.generated import plan_pb2
+from tests.runtime.gpu_fakes import flat
+from tests.runtime.test_cuda_stub import CLUSTER, PTX
+from tests.runtime.test_persistent_launch import two_steps
+
+entry = '''.visible .entry whole(.param .align 64 .b8 table[256]) .reqntid 32, 1, 1
+{ }
+'''
+image = PTX.replace(CLUSTER, "") + entry
+program = two_steps().program(flat(1, 1), None, image=image.encode())
+x = np.arange(4, dtype=np.float32)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for turn in range(3):
+        assert program(x + turn)[0].tolist() == (x + turn + 2).tolist()
+    assert program.on_device(x)[0].numpy().tolist() == (x + 2).tolist()
+print([str(one.message) for one in caught], program.events["launches"])
+"""
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_all_steps_as_one_cooperative_launch(stub, able):
+    """Of as many blocks as are resident, or, without such launches, the host starts the steps."""
+    done = run(stub, "-c", WHOLE, STUB_COOPERATIVE=str(int(able)), STUB_MULTIPROCESSORS="5")
+    assert done.returncode == 0 and "VIOLATION" not in done.stderr, done.stderr
+    told = done.stderr.splitlines()
+    assert told.count("cooperative 1") == (4 if able else 0)
+    assert ("launch 5,1,1 of 32, shared 0, cluster 0" in told) == able
+    assert done.stdout.strip() == "[] 4" if able else "no cooperative launches" in done.stdout
+
+
 EQUAL_STARTS = """
 import numpy as np
 from girih.specs.generated import plan_pb2
