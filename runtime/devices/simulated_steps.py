@@ -101,7 +101,13 @@ class SimulatedSteps:
             for step in self.steps
             if isinstance(step, Choose)
         ]
-        self.driver.simulate(prepared, windows, False)
+        try:
+            self.driver.simulate(prepared, windows, False)
+        except UserError as error:
+            line = getattr(error, "source", "")
+            raise UserError(
+                f"{line}{': ' if line else ''}the persistent launch: {error}"
+            ) from error
 
     def forget(self, step: KernelStep, early: Sequence[KernelStep]) -> None:
         """Overwrites what nobody reads after a step, but for what steps use that came early."""

@@ -2,7 +2,8 @@
 
 Those of two blocks to one place, one of them a store, need a happens-before between them
 (`knowledge`); otherwise they are a race, told with both places. So what a weak load reads is
-unique, and memory itself may hold it. Threads of one block are not looked at.
+unique, and memory itself may hold it. Threads of one block are not looked at, nor
+copies of the copy engine.
 """
 
 from __future__ import annotations
