@@ -206,9 +206,9 @@ class Batch:
 
     def admit(self, left: np.ndarray) -> None:
         """These threads have left: CTAs start in the places of those of which none is left."""
-        alive = self.live.reshape(self.cta_count, -1).any(1)
-        for cta in np.unique(left // self.threads_per_cta):
-            if self.queue and not bool(alive[cta]):
+        alive = set((np.nonzero(self.live)[0] // self.threads_per_cta).tolist())
+        for cta in np.unique(left // self.threads_per_cta).tolist():
+            if self.queue and cta not in alive:
                 start = self.queue.pop(0) * self.threads_per_cta
                 members = slice(start, start + self.launch.threads)
                 self.live[members], self.block_of[members] = True, 0
