@@ -11,7 +11,7 @@ import numpy as np
 
 from ...specs.generated import plan_pb2
 from .driver import Driver, LaunchConfiguration
-from .gpu_steps import Choose, KernelStep, Mapped, Parameter, Started, Table, Where, volume
+from .gpu_steps import ArgumentTable, Choose, KernelStep, Mapped, Parameter, Started, Where, volume
 from .limits import malformed
 from .resources import DeviceMemory, Moment, Stream, finally_do
 from .starts import check_start, size_of
@@ -51,7 +51,7 @@ def persistent_launch(plan: plan_pb2.Plan, steps: Sequence[Step]) -> Started:
     start = LaunchConfiguration(
         said.entry, (said.blocks, 1, 1), (said.threads, 1, 1), (1, 1, 1), said.shared_bytes, True
     )
-    table = Table(tuple(cells), said.table_bytes)
+    table = ArgumentTable(tuple(cells), said.table_bytes)
     check_start(start, (table,), _NAME)
     return Started(start, (table,))
 

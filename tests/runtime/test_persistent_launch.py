@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from girih.hlo.errors import UserError
-from girih.runtime.devices.gpu_steps import Table
+from girih.runtime.devices.gpu_steps import ArgumentTable
 from girih.runtime.devices.launches import decode
 from girih.runtime.devices.persistent_launch import MEETING, STOP, Meeting
 from girih.runtime.devices.resources import Stream
@@ -67,7 +67,7 @@ def test_the_table_of_arguments():
     found = decode(two_steps().plan, {}).persistent
     assert found is not None and found.start.cooperative and found.start.grid == (200, 1, 1)
     (table,) = found.parameters
-    assert isinstance(table, Table) and [place for place, _ in table.cells] == [
+    assert isinstance(table, ArgumentTable) and [place for place, _ in table.cells] == [
         0, 8, 64, 72, 128, 136,
     ]  # fmt: skip
     assert {MEETING, STOP} <= {*found.bases}
