@@ -146,7 +146,8 @@ def barrier(instruction: Instruction) -> Bound:
             truth = ~truth
         state = at.state
         if kind != "arrive" and _together(at, number, count):
-            state.blocks_met(np.arange(state.cta_count))
+            if state.races or state.communication is not None:
+                state.blocks_met(np.arange(state.cta_count))
             if kind == "sync":
                 return None
             votes = truth.reshape(state.cta_count, -1)
