@@ -154,10 +154,12 @@ class _PlanOrder:
         """Where an edge between two steps lies, and where else it could."""
         steps = self.plan.steps
         if self.on_gpu:
-            decided = kind == "predicate"
-            if decided and self.plan.schedule != "graph":
-                return EdgePlace.HOST, (EdgePlace.LAUNCH,)
-            return EdgePlace.LAUNCH, (EdgePlace.HOST,) if decided else ()
+            decides = (EdgePlace.HOST,) if kind == "predicate" else ()
+            if self.plan.HasField("persistent"):
+                return EdgePlace.BARRIER, (EdgePlace.LAUNCH, *decides)
+            if decides and self.plan.schedule != "graph":
+                return EdgePlace.HOST, (EdgePlace.LAUNCH, EdgePlace.BARRIER)
+            return EdgePlace.LAUNCH, (EdgePlace.BARRIER, *decides)
         action = steps[reader].WhichOneof("action")
         message = getattr(steps[reader], action)
         if message.each and getattr(steps[writer], steps[writer].WhichOneof("action")).each:

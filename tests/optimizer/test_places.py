@@ -66,15 +66,20 @@ def test_scalars_of_a_loop_are_each_workers_own_and_others_are_counted() -> None
 
 
 @pytest.mark.parametrize(
-    ("schedule", "place"), [("auto", EdgePlace.HOST), ("graph", EdgePlace.LAUNCH)]
+    ("schedule", "place", "between"),
+    [
+        ("auto", EdgePlace.HOST, LAUNCH),
+        ("graph", LAUNCH, LAUNCH),
+        ("persistent", EdgePlace.BARRIER, EdgePlace.BARRIER),
+    ],
 )
-def test_predicates_on_a_gpu_are_read_by_the_host_or_by_a_graph(schedule, place) -> None:
+def test_a_schedule_says_who_reads_predicates_of_a_gpu(schedule, place, between) -> None:
     edges, machine = placed(recurrent, GPU, schedule)
     (predicate,) = one_kind(edges, "predicate", True)
     assert predicate.place == place
-    assert {one.place for one in one_kind(edges, "data", True)} == {LAUNCH}
-    other = runner_up(predicate, machine)
-    assert {predicate.place, other} == {EdgePlace.HOST, LAUNCH}
+    assert {one.place for one in one_kind(edges, "data", True)} == {between}
+    nearest = min(EdgePlace.BARRIER, LAUNCH, EdgePlace.HOST)
+    assert nearest in (predicate.place, runner_up(predicate, machine))
 
 
 def test_what_a_product_reads_is_a_tile_and_what_elements_read_a_register() -> None:
