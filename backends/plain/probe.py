@@ -65,8 +65,10 @@ class _Probe(ElementEmitter):
         self.indexer.quotient = followed  # type: ignore[method-assign]
 
     def dims(self, index: Sequence[Affine]) -> frozenset[int]:
-        """The root's dims on which an index depends."""
-        return frozenset[int]().union(*(self._dims[axis] for at in index for axis, _ in at.terms))
+        """The root's dims on which an index depends; all of them where nothing is known."""
+        every = frozenset(range(len(self.axes)))
+        parts = (self._dims.get(axis, every) for at in index for axis, _ in at.terms)
+        return frozenset[int]().union(*parts)
 
     def row(self, index: Affine) -> tuple[int, ...]:
         factors = dict(index.terms)
