@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from girih.backends.nvidia.loops import divided
 from girih.backends.nvidia.target import target
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim, bound
 from girih.hlo.types import BF16, F16, F64, I1, TensorType
+from girih.optimizer.kernels import divided_rows
 
 from ..support import SCALAR, argmax, fusion, kind, layer_norm, softmax
 from .open_kernels import OpenKernel
@@ -164,8 +164,8 @@ def test_older_machines(name: str) -> None:
 
 def test_few_long_rows_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many blocks share a row is decided for the likely call; any length is right then."""
-    monkeypatch.setattr(divided, "streamed", lambda *features: -features[3])  # more tasks win
-    monkeypatch.setattr(divided, "TURN", 1)
+    monkeypatch.setattr(divided_rows, "streamed", lambda *features: -features[3])  # more tasks win
+    monkeypatch.setattr(divided_rows, "_TURN", 1)
     case = Case([kind(2, M)], lambda b, x: [softmax(b, x)], "rows", 3e-6, (), 140000)
     kernel = case.kernel()
     assert [launch.symbol for launch in kernel.code.launches] == ["fold0", "fold1", "roots"]

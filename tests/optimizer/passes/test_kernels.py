@@ -20,6 +20,7 @@ from girih.optimizer.machine import Machine
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.kernels import Kernels
 from girih.optimizer.pipeline import run_pipeline
+from girih.optimizer.tiles.tilings import LARGEST_TILINGS
 from girih.options import Options
 
 ON = target("sm_90a")
@@ -92,7 +93,10 @@ def test_equal_contractions_are_judged_once() -> None:
 
 def test_what_is_one_kernel_stays() -> None:
     fused = run_pipeline(product(256, 256, 256, BF16, F32), [Fuse()])
-    assert Kernels(ON.machine, ABLE)(fused) is fused
+    after = Kernels(ON.machine, ABLE)(fused)
+    assert kinds(after) == kinds(fused) == ["contract"]
+    assert after.body.ops[0].attributes[LARGEST_TILINGS]  # nothing but these is said of it
+    assert len(after.body.ops[0].attributes) == len(fused.body.ops[0].attributes) + 2
 
 
 @pytest.mark.parametrize("gpu", ["sm_90a", "sm_80"])

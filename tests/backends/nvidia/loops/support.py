@@ -23,9 +23,9 @@ def operation(types: Sequence[TensorType], body: Callable[..., Any], fusion: str
     return harness.fusion(fusion, build_region(types, body))
 
 
-def emit(op: Op, on: NvidiaTarget = harness.TARGET) -> KernelCode:
-    """The kernel of an operation that stays one."""
-    (code,) = harness.emitted(op, on).codes.values()
+def emit(op: Op, on: NvidiaTarget | None = None) -> KernelCode:
+    """The kernel of an operation that stays one; by default on the harness's target."""
+    (code,) = harness.emitted(op, on or harness.TARGET).codes.values()
     return code
 
 

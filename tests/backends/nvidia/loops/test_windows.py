@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
-from girih.backends.nvidia.kernels import emit
 from girih.backends.nvidia.loops import windows
 from girih.backends.nvidia.simulator import Report
 from girih.backends.nvidia.target import target
@@ -19,7 +18,7 @@ from girih.hlo.graph import Op, arguments
 from girih.hlo.types import BF16, C64, F16, F32, F64, I8, I32, ElementType, TensorType
 
 from .. import harness
-from .support import inputs_for, kind
+from .support import emit, inputs_for, kind
 
 
 def pool(
@@ -83,7 +82,7 @@ def patches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def check(op: Op, tolerance: float = 0.0) -> None:
-    code = emit(op, harness.TARGET)
+    code = emit(op)
     assert not code.notes
     inputs = inputs_for([value.tensor for value in op.operands])
     harness.check(op, inputs, tolerance=tolerance, emitter=lambda: code)
@@ -126,7 +125,7 @@ def test_windows_over_nothing() -> None:
 def test_one_window_over_whole_dims_is_a_reduction(sizes: tuple[int, ...]) -> None:
     """Many threads have it, several blocks where there are few results."""
     op = pool("add", (2, 112, 112, 64), sizes)
-    code = emit(op, harness.TARGET)
+    code = emit(op)
     assert code.launches[0].symbol == "reduce"
     assert code.launches[0].grid[0] * code.launches[0].block[0] > 10000
     whole = pool("maximum", tuple(min(n, 40) for n in (2, 112, 112, 64)),
@@ -231,7 +230,7 @@ def test_select_and_scatter(name: str) -> None:
 
 def test_an_element_in_too_many_windows_is_done_the_plain_way() -> None:
     op = scattered((1, 12, 12, 2), (1, 9, 9, 1), (1, 1, 1, 1), ((0, 0),) * 4)
-    assert "windows" in emit(op, harness.TARGET).notes[0]
+    assert "windows" in emit(op).notes[0]
 
 
 @settings(max_examples=15, deadline=None)
