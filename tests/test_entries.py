@@ -159,7 +159,9 @@ def test_weights_code_and_state_are_there_once(tmp_path):
     found = {k: v for k, v in bundle.members.items() if k.startswith("weights")}
     (member,) = found
     assert found[member] <= 1.001 * max(one[member] for one in sizes.values())
-    assert not [name for name in bundle.members if "variants" in name and "weights" in name]
+    buffers = [one for name in both.entries for one in both.entry(name).plan.buffers if one.weight]
+    own = [one for one in buffers if one.weight not in bundle.weights]
+    assert all(one.weight.startswith("constant:") and not one.dims for one in own)
     for program in (both, girih.load(tmp_path / "both.girih")):
         one, other = (program.entry(name)._device.context for name in program.entries)
         assert one.__self__.image is other.__self__.image

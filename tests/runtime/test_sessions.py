@@ -261,7 +261,7 @@ def test_a_step_writes_its_rows_alone_in_the_simulator():
     program = llama_program("ptx-sim")
     profile = program.entry("decode").profile(token(3))
     cache = 4 * 2 * 32 * 8
-    counted = [k.counters for k in profile.kernels() if "scatter" in k.kernel]
+    counted = [k.counters for k in profile.kernels() if "update_slice" in k.kernel]
     assert counted
     session = program.session()
     session.prefill(*prompt(1))

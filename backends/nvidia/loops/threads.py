@@ -83,12 +83,12 @@ class NarrowIndexer(Indexer):
             return self.function.splat(self.narrow(index), width)
         return super().splat(index, width, element)
 
-    def _quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
+    def quotient(self, index: Affine, divisor: int, width: int) -> tuple[LoopAxis, Affine]:
         depth = index.depth
         plain = width == 1 or self._same_quotient(index, divisor, width)
         known = surely_at_most(0, index.low) and fits(index) and fits(Affine(index.terms, 0))
         if not plain or not known:
-            return super()._quotient(index, divisor, width)
+            return super().quotient(index, divisor, width)
         key = "quotient", index.key, divisor, width
         found = self.scopes.known(depth).get(key)
         if found is None:
