@@ -47,13 +47,6 @@ class Counting(fakes.FakeGpu):
     def prepare(self, entry: Any, start: Any, arguments: Sequence[bytes]) -> Any:
         return lambda: None
 
-    def resident(self, entry: Any, start: Any) -> int:
-        return 132
-
-    def mapped_memory(self, size: int) -> Any:
-        address = self.allocate(size, 1)
-        return self.at(address, size), address
-
     def has_come(self, event: Any) -> bool:
         self.settle(event)
         return True

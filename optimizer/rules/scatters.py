@@ -266,24 +266,27 @@ def _one_window_examples() -> Iterator[Example]:
     row = {"update_window_dims": (0,), "inserted_window_dims": (0,), "index_vector_dim": 0,
            "scatter_dims_to_operand_dims": (0,)}  # fmt: skip
     types = [TABLE, TensorType((1,), I32), TensorType((5,), F32)]
-    numbers = np.arange(15, dtype=np.float32).reshape(3, 5), np.float32([1.5, 2, -0.0, 7, -1])
+    numbers = (
+        np.arange(15, dtype=np.float32).reshape(3, 5),
+        np.array([1.5, 2, -0.0, 7, -1], np.float32),
+    )
     for body in ("", "add", "maximum"):
         for at in (-1, 0, 2, 3, 1 << 30):
             yield example(
                 f"{body or 'set'} row {at}", types,
                 lambda b, x, i, u, body=body: scatter(b, x, i, u, body, **row),
-                (numbers[0], np.int32([at]), numbers[1]),
+                (numbers[0], np.array([at], np.int32), numbers[1]),
             )  # fmt: skip
     for at in (0, 1, 7):
 
         def inside(b: Any, x: Value, i: Value, u: Value) -> Value:
-            known = b("and", i, b.constant(np.int32([1])))
+            known = b("and", i, b.constant(np.array([1], np.int32)))
             return scatter(b, x, known, u, "", **{**row, "update_window_dims": (0, 1),
                                                   "inserted_window_dims": ()})  # fmt: skip
 
         yield example(
             f"window inside at {at}", [*types[:2], TensorType((2, 5), F32)], inside,
-            (numbers[0], np.int32([at]), -numbers[0][:2]),
+            (numbers[0], np.array([at], np.int32), -numbers[0][:2]),
         )  # fmt: skip
     cell = {"update_window_dims": (), "inserted_window_dims": (0, 1), "index_vector_dim": 1,
             "scatter_dims_to_operand_dims": (1, 0)}  # fmt: skip
@@ -291,13 +294,13 @@ def _one_window_examples() -> Iterator[Example]:
         yield example(
             f"cell {at}", [TABLE, TensorType((1, 2), I64), TensorType((1,), F32)],
             lambda b, x, i, u: scatter(b, x, i, u, "add", **cell),
-            (numbers[0], np.array([at]), np.float32([1.5])),
+            (numbers[0], np.array([at]), np.array([1.5], np.float32)),
         )  # fmt: skip
     yield example(
         "a window that may reach outside", [*types[:2], TensorType((2, 5), F32)],
         lambda b, x, i, u: scatter(b, x, i, u, "", **{
             **row, "update_window_dims": (0, 1), "inserted_window_dims": ()}),
-        (numbers[0], np.int32([2]), -numbers[0][:2]), fires=False,
+        (numbers[0], np.array([2], np.int32), -numbers[0][:2]), fires=False,
     )  # fmt: skip
     yield example(
         "two rows", [TABLE, TensorType((2, 1), I32), TensorType((2, 5), F32)],

@@ -39,10 +39,11 @@ class FakeGpu:
     simulated = False
     conditional = True
     cooperative = False
+    holds = 132  # blocks at a time
     ordinal = 0
     identity = bytes(16)
     name = "Fake"
-    capability = (9, 0)
+    capability: tuple[int, int] = (9, 0)
     limits = Limits(227 << 10, 8)
 
     def __init__(self, graphs: bool = True, memory: int = 1 << 30, **kernels: Kernel) -> None:
@@ -82,6 +83,13 @@ class FakeGpu:
             if base <= address and address + size <= base + len(block):
                 return block[address - base : address - base + size]
         raise AssertionError(f"{size} bytes at {address:#x} are no memory of the device")
+
+    def resident(self, entry: Any, start: Any) -> int:
+        return self.holds
+
+    def mapped_memory(self, size: int) -> tuple[np.ndarray, int]:
+        address = self.allocate(size, 1)
+        return self.at(address, size), address
 
     def host_memory(self, size: int) -> np.ndarray:
         self.pinned.append(np.zeros(size, np.uint8))

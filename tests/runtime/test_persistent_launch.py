@@ -44,13 +44,6 @@ class Cooperative(FakeGpu):
     cooperative = True
     holds = 7
 
-    def resident(self, entry: Any, start: Any) -> int:
-        return self.holds
-
-    def mapped_memory(self, size: int) -> tuple[np.ndarray, int]:
-        address = self.allocate(size, 1)
-        return self.at(address, size), address
-
     def has_come(self, event: Any) -> bool:
         event[0].run(event[1])
         return True

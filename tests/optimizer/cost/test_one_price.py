@@ -186,5 +186,7 @@ def test_optimizer_and_backend_predict_the_same(name: str, monkeypatch: pytest.M
             kind = BlockCounter
             next(tilings.tile_functions(bearing, tilings.BLOCK_TILINGS))
         plans = contraction.tilings(group, main, on.machine, kind)
-        times = {(plan.way, plan.step, *plan.sizes): plan.time for plan in plans}
+        times: dict[tuple[int, ...], float] = {
+            (plan.way, plan.step, *plan.sizes): plan.time for plan in plans
+        }
         assert found is not None and found.time == times[taken[-1]], (str(region), found, taken)
