@@ -313,11 +313,7 @@ def _plans(
     for (name, one), plan in zip(entries.items(), built, strict=True):
         if options.strict:
             _refuse_notes(plan)
-        if options.schedule != "auto":
-            check_schedule(plan, options.schedule)
-            # What is merged stands in the plan, and the host decides between.
-            plan.schedule = "host" if options.schedule == "merged" else options.schedule
-            plan.schedule_required = options.strict
+        take_schedule(plan, options)
         plan.notes.extend(one.own_notes)
         for condition in one.conditions:
             plan.guards.add(text=str(condition), origin=condition.origin)
@@ -325,10 +321,15 @@ def _plans(
     return {name: _in_turn([*before, *behind]) for name, (before, behind) in tried.items()}
 
 
-def check_schedule(plan: Any, schedule: str) -> None:
-    """UserError, with the line of the first step that is in the way, where a plan cannot be run by
-    a schedule."""
-    for step in plan.steps if schedule == "graph" else ():
+def take_schedule(plan: Any, options: Options) -> None:
+    """Sets how the user wants a plan to be run; UserError, with the line of the first step that is
+    in the way, where it cannot be run so."""
+    if options.schedule == "auto":
+        return
+    # What is merged stands in the plan, and the host decides between.
+    plan.schedule = "host" if options.schedule == "merged" else options.schedule
+    plan.schedule_required = options.strict
+    for step in plan.steps if options.schedule == "graph" else ():
         kind = step.WhichOneof("action")
         if kind in ("exchange", "collective"):
             message = getattr(step, kind)

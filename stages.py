@@ -15,8 +15,8 @@ from typing import Any
 from google.protobuf import text_format
 
 from .backends import Backend
-from .backends.interface import KERNELS
-from .compilation import scheduled
+from .backends.interface import KERNELS, Scheduled
+from .compilation import scheduled, take_schedule
 from .hlo.deciding import codeable, decided_by
 from .hlo.errors import UnsupportedError, UserError
 from .hlo.graph import Module, Op, symbols_in
@@ -118,13 +118,10 @@ class Stages:
         machine = self.backend.model
         if machine is None:
             raise UserError(f"target {self.backend.name} has no machine to price places by")
-        made = self._passed(module, since)
-        steps, notes = scheduled(made.fused, made.decisions, self.backend, ())
-        plan = self.backend.build([(steps, notes)])[0][0]
-        plan.schedule = "" if self.options.schedule == "auto" else self.options.schedule
-        with decided_by(steps.decisions):
-            kernels = {entry.name: entry.op for entry in self._entries(steps)}
-            return edges(plan, kernels), machine
+        found = self._scheduled(self._passed(module, since))
+        with decided_by(found[0].decisions):
+            kernels = {entry.name: entry.op for entry in self._entries(found[0])}
+            return edges(self._plan(found), kernels), machine
 
     def after(self, module: Module, name: str, since: str = IMPORT) -> str:
         """The text of a program behind a pass, "simplify:2" for its second run. module: what the
@@ -181,17 +178,25 @@ class Stages:
         made = self._passed(module, since, on_stage=reached)
         if not whole:
             return found
-        told: tuple[str, ...] = ()
-        if backend.choices is not None:
-            backend.choices.kernels(schedule(made.fused))
-            told = backend.choices.tuner.notes
-        steps, notes = scheduled(made.fused, made.decisions, backend, told)
+        made_steps = self._scheduled(made)
         if any(name in backend.stages for name in wanted):
-            found |= self._kernels(steps, wanted)
+            found |= self._kernels(made_steps[0], wanted)
         if PLAN in wanted:
-            plan = backend.build([(steps, notes)])[0][0]
-            found[PLAN] = text_format.MessageToString(plan)
+            found[PLAN] = text_format.MessageToString(self._plan(made_steps))
         return found
+
+    def _scheduled(self, made: Lowered) -> Scheduled:
+        """The steps of a program behind all passes, where choices of its kernels are made."""
+        told: tuple[str, ...] = ()
+        if self.backend.choices is not None:
+            self.backend.choices.kernels(schedule(made.fused))
+            told = self.backend.choices.tuner.notes
+        return scheduled(made.fused, made.decisions, self.backend, told)
+
+    def _plan(self, made: Scheduled) -> Any:
+        plan = self.backend.build([made])[0][0]
+        take_schedule(plan, self.options)
+        return plan
 
     def _kernels(self, steps: Schedule, wanted: Collection[str]) -> Mapping[str, Kernels]:
         """The texts of each distinct kernel of a schedule."""

@@ -235,3 +235,9 @@ CommTimeout = Annotated[
         show_default=False,
     ),
 ]
+RewrittenBundle = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Where to write; default: the same file.", show_default=False
+    ),
+]

@@ -132,7 +132,7 @@ def candidate(step: int, op: Op, key: int, facts: Any, merging: Merging) -> Cand
     launches = facts.launches
     threads = max((one.block[0] * one.block[1] * one.block[2] for one in launches), default=1)
     shared = max((one.shared_bytes for one in launches), default=0)
-    needs = BlockNeeds(threads, shared, registers_of(threads, products))
+    needs = BlockNeeds(threads, shared, registers_of(threads, products, merging.most))
     mapped = any(a.HasField("tensor_map") for one in launches for a in one.arguments)
     blocks = max(map(blocks_of, launches), default=1)
     work = work_of(op, facts.flops, facts.bytes, blocks, needs, merging.machine, mapped)

@@ -11,7 +11,7 @@ where it is made, or several at other times. An emitter may still keep a small t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
 from typing import Any
@@ -115,20 +115,25 @@ def _between(plan: Any) -> Iterator[Edge]:
         decides = step.WhichOneof("action") in ("branch_if_false", "switch")
         for buffer in dict.fromkeys(read):
             bytes = _size(plan, buffer)
-            ends = [("predicate" if decides else "data", writers.get(buffer))]
-            if (number, buffer) in later:
-                ends.append(("turn", later[number, buffer]))
-            for kind, writer in ends:
-                if writer is None:
-                    continue
-                place, others = order.place(writer, number, kind)
+            kind = "predicate" if decides else "data"
+            if buffer in writers:
+                writer = writers[buffer]
+                place, others = order.place(writer, number, kind, [*range(writer + 1, number + 1)])
                 yield Edge(kind, names[writer], names[number], bytes, place, others)
+            if (number, buffer) in later:
+                writer, begin, end = later[number, buffer]
+                way = [*range(writer + 1, end), *range(begin, number + 1)]
+                place, others = order.place(writer, number, kind, way)
+                yield Edge("turn", names[writer], names[number], bytes, place, others)
         writers.update(dict.fromkeys(written, number))
 
 
-def _written_later(plan: Any, begins: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """Of (step, buffer) the step that writes in the turn before what this one reads."""
-    found: dict[tuple[int, int], int] = {}
+def _written_later(
+    plan: Any, begins: Mapping[int, int]
+) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Of (step, buffer) the step that writes in the turn before what this one reads, and where that
+    loop begins and ends."""
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
     for begin, end in begins.items():
         last: dict[int, int] = {}
         for number in range(begin, end):
@@ -138,7 +143,7 @@ def _written_later(plan: Any, begins: Mapping[int, int]) -> dict[tuple[int, int]
             read, written = _touched(plan.steps[number])
             for buffer in read:
                 if buffer in last and buffer not in fresh:
-                    found.setdefault((number, buffer), last[buffer])
+                    found.setdefault((number, buffer), (last[buffer], begin, end))
             fresh.update(written)
     return found
 
@@ -150,8 +155,11 @@ class _PlanOrder:
         self.plan, self.counted = plan, bool(plan.ranges)
         self.on_gpu = plan.target.partition(":")[0] == "nvidia"
 
-    def place(self, writer: int, reader: int, kind: str) -> tuple[EdgePlace, tuple[EdgePlace, ...]]:
-        """Where an edge between two steps lies, and where else it could."""
+    def place(
+        self, writer: int, reader: int, kind: str, way: Sequence[int]
+    ) -> tuple[EdgePlace, tuple[EdgePlace, ...]]:
+        """Where an edge between two steps lies, and where else it could. way: the steps from behind
+        the one up to the other."""
         steps = self.plan.steps
         if self.on_gpu:
             decides = (EdgePlace.HOST,) if kind == "predicate" else ()
@@ -166,7 +174,7 @@ class _PlanOrder:
             return EdgePlace.REG, (EdgePlace.COUNTER, EdgePlace.BARRIER)
         if not self.counted:
             return EdgePlace.BARRIER, (EdgePlace.COUNTER,)
-        met = any(self.meets(number) for number in _way(writer, reader))
+        met = any(map(self.meets, way))
         chosen = EdgePlace.BARRIER if met else EdgePlace.COUNTER
         return chosen, (EdgePlace.COUNTER if met else EdgePlace.BARRIER,)
 
@@ -175,11 +183,6 @@ class _PlanOrder:
         step = self.plan.steps[number]
         action = step.WhichOneof("action")
         return action not in (None, "jump") and getattr(step, action).wait
-
-
-def _way(writer: int, reader: int) -> range:
-    """The steps behind the writer, up to the reader; of a turn before, those up to the reader."""
-    return range(writer + 1, reader + 1) if writer < reader else range(reader, reader + 1)
 
 
 def _touched(step: Any) -> tuple[list[int], list[int]]:

@@ -169,16 +169,18 @@ def composed(plans: Sequence[Any], texts: Sequence[str]) -> list[str]:
     if not any(plan.merges for plan in plans):
         return []
     bodies = {name: entry_of(text, name) for text in texts for name in entries_in(text)}
-    found: dict[str, str] = {}  # by the text without the entry's name
+    names: dict[Any, str] = {}
+    made: list[str] = []
     for plan in plans:
         for merge in plan.merges:
-            ranges = _ranges(plan, merge, bodies)
-            key = compose("", ranges, merge.table_bytes, max(merge.cluster, 1))
-            if key not in found:
-                name = f"merged${len(found)}"
-                found[key] = compose(name, ranges, merge.table_bytes, max(merge.cluster, 1))
-            merge.entry = f"merged${[*found].index(key)}"
-    return [*found.values()]
+            ranges, cluster = _ranges(plan, merge, bodies), max(merge.cluster, 1)
+            bears = [(one.body.name, one.grid, one.row, one.repeats) for one in ranges]
+            key = *bears, merge.table_bytes, cluster
+            if key not in names:
+                names[key] = f"merged${len(made)}"
+                made.append(compose(names[key], ranges, merge.table_bytes, cluster))
+            merge.entry = names[key]
+    return made
 
 
 def persistence_for(target: NvidiaTarget, options: Options) -> Persistence | None:

@@ -20,8 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...hlo.errors import CompilerBug
-
-ROW_ALIGNMENT = 64  # of rows of arguments, as tensor maps need it
+from ...optimizer.merges import ALIGNMENT
 
 _ENTRY = re.compile(
     r"^\.visible \.entry (?P<name>[\w$]+)\((?P<parameters>[^)]*)\)\n"
@@ -178,7 +177,7 @@ def compose(name: str, ranges: Sequence[BlockRange], table_bytes: int, cluster: 
     kept = [one.body.directives.get("minnctapersm", "1") for one in ranges]
     head = [
         f".visible .entry {name}(",
-        f"\t.param .align {ROW_ALIGNMENT} .b8 {name}_param_0[{table_bytes}]",
+        f"\t.param .align {ALIGNMENT} .b8 {name}_param_0[{table_bytes}]",
         ")",
         f".maxntid {threads}",
         f".minnctapersm {min(map(int, kept))}",

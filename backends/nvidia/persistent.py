@@ -18,8 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...optimizer.merges import ALIGNMENT
 from ...optimizer.persistent import refused
-from .composition import ROW_ALIGNMENT, EntryText, Remap, inlined
+from .composition import EntryText, Remap, inlined
 
 _LEFT = 15  # the barrier of a block at which its threads have left a body
 _BLOCK = "%block_x", "%block_y", "%block_z"
@@ -101,7 +102,7 @@ def persist(name: str, plan: Any, bodies: Mapping[str, EntryText]) -> str:
     """The text of the plan's persistent entry, which is called `name`; UserError, with its line,
     for a kernel that cannot be a part of it."""
     said, end = plan.persistent, len(plan.steps)
-    text = _HEAD.format(name=name, align=ROW_ALIGNMENT, size=said.table_bytes, threads=said.threads)
+    text = _HEAD.format(name=name, align=ALIGNMENT, size=said.table_bytes, threads=said.threads)
     numbers = iter(range(1 << 30))
     barriers = set(said.barriers)
     for number, (step, own) in enumerate(zip(plan.steps, said.steps, strict=True)):

@@ -20,6 +20,7 @@ from ..parameters import (
     Random,
     Repeat,
     Results,
+    RewrittenBundle,
     Seed,
     Settings,
     Simulate,
@@ -176,12 +177,7 @@ def retarget(
             show_default=False,
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Where to write; default: the same file.", show_default=False
-        ),
-    ] = None,
+    output: RewrittenBundle = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -219,12 +215,7 @@ def repartition(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Where to write; default: the same file.", show_default=False
-        ),
-    ] = None,
+    output: RewrittenBundle = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:

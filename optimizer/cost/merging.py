@@ -91,12 +91,10 @@ def work_of(
     return LaunchWork(blocks, needs, flops / (unit.flops * reached), 0.0, tuple(traffic), tile)
 
 
-def registers_of(threads: int, products: bool) -> int:
+def registers_of(threads: int, products: bool, most: Residency) -> int:
     """Registers of a thread that are assumed where no assembler has said: products take all that a
     thread may have, others few."""
-    return (
-        min(_REGISTERS, 65536 // threads) if products else min(_PLAIN_REGISTERS, 65536 // threads)
-    )
+    return min(_REGISTERS if products else _PLAIN_REGISTERS, most.registers // threads)
 
 
 class Prices(NamedTuple):

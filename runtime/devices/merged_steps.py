@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from ...specs.generated import plan_pb2
 from ..profile import launch_name
 from .driver import LaunchConfiguration
-from .gpu_steps import ArgumentTable, KernelStep, Mapped, Started, volume
+from .gpu_steps import KernelStep, Started, volume
 from .limits import malformed
-from .starts import check_start, size_of
-
-_MAP_ALIGNMENT = 64  # of a tensor map among parameters
+from .starts import table_of
 
 
 def merge_steps(plan: plan_pb2.Plan, merge: plan_pb2.Merge, pieces: list[Sequence]) -> None:
@@ -87,16 +85,8 @@ def _launch(merge: plan_pb2.Merge, steps: Sequence[KernelStep], name: str) -> St
             raise malformed(f"kernel {step.kernel} has arguments without a place")
         blocks += one.blocks
         cells += zip(one.places, own.parameters, strict=True)
-    cells.sort(key=lambda cell: cell[0])
-    ends = [0, *(place + size_of(cell) for place, cell in cells)]
-    apart = all(place >= end for end, (place, _) in zip(ends, cells, strict=False))
-    legal = all(place % _MAP_ALIGNMENT == 0 for place, cell in cells if isinstance(cell, Mapped))
-    if not apart or not legal or ends[-1] > merge.table_bytes:
-        raise malformed("arguments of merged steps do not lie in their table")
-    cluster = max(merge.cluster, 1), 1, 1
     start = LaunchConfiguration(
-        merge.entry, (blocks, 1, 1), (merge.threads, 1, 1), cluster, merge.shared_bytes
-    )
-    table = ArgumentTable(tuple(cells), merge.table_bytes)
-    check_start(start, (table,), name)
-    return Started(start, (table,))
+        merge.entry, (blocks, 1, 1), (merge.threads, 1, 1), (max(merge.cluster, 1), 1, 1),
+        merge.shared_bytes,
+    )  # fmt: skip
+    return table_of(cells, merge.table_bytes, name, start)

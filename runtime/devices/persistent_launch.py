@@ -11,17 +11,15 @@ import numpy as np
 
 from ...specs.generated import plan_pb2
 from .driver import Driver, LaunchConfiguration
-from .gpu_steps import ArgumentTable, Choose, KernelStep, Mapped, Parameter, Started, Where, volume
+from .gpu_steps import Choose, KernelStep, Parameter, Started, Where, volume
 from .limits import malformed
 from .resources import DeviceMemory, Moment, Stream, finally_do
-from .starts import check_start, size_of
+from .starts import table_of
 
 if TYPE_CHECKING:
     from .launches import Step
 
 MEETING, STOP = -1, -2  # bases: the words of the barrier, and the word by which the host stops it
-_MAP_ALIGNMENT = 64  # of a tensor map among parameters
-_NAME = "persistent"
 _EAGER, _PAUSE = 1e-3, 1e-4  # seconds: so long a wait asks without pause, and then with one
 
 
@@ -42,18 +40,10 @@ def persistent_launch(plan: plan_pb2.Plan, steps: Sequence[Step]) -> Started:
         if len(own.places) != len(parameters):
             raise malformed("a persistent launch has arguments without a place")
         cells += zip(own.places, parameters, strict=True)
-    cells.sort(key=lambda cell: cell[0])
-    ends = [0, *(place + size_of(cell) for place, cell in cells)]
-    apart = all(place >= end for end, (place, _) in zip(ends, cells, strict=False))
-    legal = all(place % _MAP_ALIGNMENT == 0 for place, cell in cells if isinstance(cell, Mapped))
-    if not apart or not legal or ends[-1] > said.table_bytes:
-        raise malformed("arguments of a persistent launch do not lie in their table")
     start = LaunchConfiguration(
         said.entry, (said.blocks, 1, 1), (said.threads, 1, 1), (1, 1, 1), said.shared_bytes, True
     )
-    table = ArgumentTable(tuple(cells), said.table_bytes)
-    check_start(start, (table,), _NAME)
-    return Started(start, (table,))
+    return table_of(cells, said.table_bytes, "a persistent launch", start)
 
 
 class Meeting:

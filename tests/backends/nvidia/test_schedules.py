@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import girih
-from girih.compilation import check_schedule
+from girih.compilation import take_schedule
 from girih.hlo.errors import UserError
 from girih.options import SCHEDULES
 from girih.runtime.program import Program
@@ -116,6 +116,6 @@ def test_where_processes_exchange_no_graph_is_the_whole_program():
     plan = plan_pb2.Plan()
     step = plan.steps.add().exchange
     step.part_of, step.origin.file, step.origin.line = "all_gather", "model.py", 7
-    check_schedule(plan, "host")
+    take_schedule(plan, girih.Options(schedule="host"))
     with pytest.raises(UserError, match=r"^model.py:7: schedule='graph': .*\(all_gather\)"):
-        check_schedule(plan, "graph")
+        take_schedule(plan, girih.Options(schedule="graph"))
