@@ -230,6 +230,7 @@ def _packed(
                 "numerics": options.numerics,
                 "machine": backend.machine,
                 "matmul_precision": options.matmul_precision,
+                "activation_precision": options.activation_precision,
             },
             "rewrites": ledger.report(),
         },

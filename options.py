@@ -13,6 +13,7 @@ from .hlo.errors import UserError
 
 LICENCES = ("bitwise", "ignores-zero-sign", "reassociates", "assumes-finite")
 PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
+ACTIVATIONS = ("float32", "bfloat16")
 SCHEDULES = ("auto", "launches", "host", "graph", "merged", "persistent")
 
 
@@ -27,6 +28,10 @@ class Options:
         lets NVIDIA's matrix units round their operands to 11 significant bits (other targets read
         float32); or "bfloat16", which rounds their operands everywhere. Sums stay in float32. The
         plan's notes say that it was done. What the source asks for at a product goes first.
+    activation_precision: what float32 values that layers hand to each other are stored in: "float32";
+        or "bfloat16": results of products with weights, and what elementwise operations make of
+        them, are rounded where a kernel writes them for another. Sums, statistics, and what the
+        program returns or carries in loops stay float32. The plan's notes say that it was done.
     threads: workers at run time; None asks the machine when the bundle is loaded.
     pin: keep each worker but the caller's thread on a core of its own.
     max_reshard: what a device of a mesh may receive from others in a step, such as
@@ -77,6 +82,7 @@ class Options:
 
     numerics: str = "reassociates"
     matmul_precision: str = "float32"
+    activation_precision: str = "float32"
     threads: int | None = None
     pin: bool = False
     max_reshard: str | None = None
@@ -107,6 +113,9 @@ class Options:
         if self.matmul_precision not in PRECISIONS:
             known = ", ".join(PRECISIONS)
             raise OptionError(f"matmul_precision must be one of {known}: {self.matmul_precision!r}")
+        if self.activation_precision not in ACTIVATIONS:
+            known, got = ", ".join(ACTIVATIONS), self.activation_precision
+            raise OptionError(f"activation_precision must be one of {known}: {got!r}")
         if self.schedule not in SCHEDULES:
             raise OptionError(f"schedule must be one of {', '.join(SCHEDULES)}: {self.schedule!r}")
         if self.threads is not None and self.threads < 1:

@@ -54,7 +54,8 @@ def girih_engine(built: Built, folder: Path, name: str, precision: str = "float3
     started = time.perf_counter()
     module = girih.import_model(built.source, *built.inputs)
     imported = time.perf_counter()
-    compiled = girih.compile(module, options=girih.Options(matmul_precision=precision))
+    options = girih.Options(matmul_precision=precision, activation_precision=precision)
+    compiled = girih.compile(module, options=options)
     finished = time.perf_counter()
     bundle = folder / f"{name}.girih"
     compiled.save(bundle)

@@ -106,6 +106,14 @@ MatmulPrecision = Annotated[
         "bfloat16, which rounds their operands.",
     ),
 ]
+ActivationPrecision = Annotated[
+    str | None,
+    typer.Option(
+        "--activation-precision",
+        help="What float32 values that layers hand to each other are stored in: float32, or "
+        "bfloat16.",
+    ),
+]
 MaxMemory = Annotated[
     str | None,
     typer.Option(

@@ -50,22 +50,6 @@ def fusable(op: Op) -> bool:
     return inside or op.name == "iota" or is_splat_constant(op)
 
 
-def widens(op: Op) -> bool:
-    """Whether an operation is a conversion that loses nothing, from a float, or an integer of at
-    most 16 bits, to a wider float, or of such an integer to one of 32 bits: what a load can do."""
-    if op.name != "convert":
-        return False
-    old, new = op.operands[0].element, op.type.element
-    if old.is_float:
-        return new.is_float and {old.name, new.name} <= _WIDENED and old.bits < new.bits
-    if not old.is_integer or old.bits not in (8, 16):
-        return False
-    return new.name in ("f32", "f64") or (new.is_integer and new.bits == 32)
-
-
-_WIDENED = {"f16", "bf16", "f32", "f64"}
-
-
 def brings_features_together(op: Op, user: Op) -> bool:
     """Whether a transposition lays the features of a convolution's image side by side, as units
     that multiply narrow numbers read them: in pairs or more at a time."""

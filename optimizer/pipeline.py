@@ -22,6 +22,7 @@ from .library import library_of
 from .licence import ASSUMES_FINITE, BITWISE, IGNORES_ZERO_SIGN, REASSOCIATES, Ledger, Licence
 from .machine import Machine
 from .passes import Pass
+from .passes.activation_precision import ActivationPrecision
 from .passes.approximate import Approximate
 from .passes.channels_last import ChannelsLast
 from .passes.communication import Communication
@@ -41,7 +42,7 @@ from .passes.kernels import Kernels
 from .passes.legalize_quantized import LegalizeQuantized
 from .passes.loops import Loops
 from .passes.mask_bounded import MaskBounded
-from .passes.matmul_precision import MatmulPrecision
+from .passes.matmul_precision import BFLOAT16, MatmulPrecision
 from .passes.narrow import Narrow
 from .passes.note_slow import NoteSlow
 from .passes.one_device import OneDevice
@@ -141,6 +142,8 @@ def lowering_pipeline(
         SinkReshapes(),
         Fuse(),
     ]
+    if options.activation_precision == BFLOAT16:
+        kernels.append(ActivationPrecision())
     if model is not None and rounds:  # sums in tiles are sums in another order
         connect = Connect(
             model,

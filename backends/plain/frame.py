@@ -198,7 +198,8 @@ def steps(
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else whole
         lanes = CONSECUTIVE if width > 1 else SAME
-        with scopes.loop(begin, last, stride, extent=extent, lanes=lanes, multiple=stride) as (
+        within = whole - stride + width  # the first vector of a turn; the others are added to it
+        with scopes.loop(begin, last, stride, extent=within, lanes=lanes, multiple=stride) as (
             at,
             _,
         ):

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..parameters import (
+    ActivationPrecision,
     BundlePath,
     Checks,
     Entries,
@@ -42,6 +43,7 @@ def compile_command(
     targets: Targets = None,
     settings: Settings = None,
     matmul_precision: MatmulPrecision = None,
+    activation_precision: ActivationPrecision = None,
     max_memory: MaxMemory = None,
     max_reshard: MaxReshard = None,
     measure: Measure = 0,
@@ -75,6 +77,7 @@ def compile_command(
       girih compile --entry prefill=prefill.pt2 --entry decode=decode.pt2 -o llama.girih
     """
     chosen = [f"matmul_precision={matmul_precision}"] if matmul_precision else []
+    chosen += [f"activation_precision={activation_precision}"] if activation_precision else []
     chosen += [f"max_memory={max_memory}"] if max_memory is not None else []
     chosen += [f"max_reshard={max_reshard}"] if max_reshard is not None else []
     chosen += [f"measure={measure}"] if measure else []

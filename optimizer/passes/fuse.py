@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from ...hlo.build import make_op
@@ -29,6 +30,7 @@ from ...hlo.deciding import at_hint, estimating
 from ...hlo.graph import Module, Op, Region, Value, union_origins
 from ...hlo.regions import aliases, extract, in_order_of_demand, map_bodies, rename
 from ...hlo.verify import FUSED, INLINED, Level
+from ...hlo.views import view_of, widens
 from ..cost.assumed import NEAR_BYTES, WORK_PER_BYTE
 from ..fusable import (
     FOLLOWED,
@@ -39,7 +41,6 @@ from ..fusable import (
     reshape_moves,
     respells,
     trailing_reduction,
-    widens,
 )
 
 MAXIMUM_MEMBERS = 200  # operations of one group: bounds the size of one function
@@ -83,14 +84,18 @@ class Fuse:
         return module.with_bodies(fuse_region)
 
 
-def fuse_region(region: Region) -> Region:
-    """The region with its operations grouped; nested bodies of control flow first."""
-    return _Fuser(map_bodies(region, lambda op, body: fuse_region(body))).run()
+def fuse_region(region: Region, strided_kernels: bool = False) -> Region:
+    """The region with its operations grouped; nested bodies of control flow first.
+
+    strided_kernels: whether convolutions read kernels through any view that strides can say.
+    """
+    inner = partial(fuse_region, strided_kernels=strided_kernels)
+    return _Fuser(map_bodies(region, lambda op, body: inner(body)), strided_kernels).run()
 
 
 class _Fuser:
-    def __init__(self, region: Region) -> None:
-        self.region = region
+    def __init__(self, region: Region, strided_kernels: bool) -> None:
+        self.region, self.strided_kernels = region, strided_kernels
         self.uses = region.uses
         self.position = {op: number for number, op in enumerate(region.ops)}
         self.homes: dict[Op, set[FusionGroup]] = {}
@@ -283,6 +288,9 @@ class _Fuser:
         splits (here: no split above a merge), and on one side of the contraction alone."""
         if op.name != "reshape":
             return True
+        kernel = self.kernel_view(op, group) if self.strided_kernels else None
+        if kernel is not None:
+            return view_of(kernel) is not None
         splits, merges = reshape_moves(op.operands[0].dims, op.result.dims)
         below = [m for m in group.members if m.name == "reshape" and self.operand_view(m, group)]
         moves = [reshape_moves(m.operands[0].dims, m.result.dims) for m in below]
@@ -291,6 +299,16 @@ class _Fuser:
         if merges and any(m.name == "convolution" for m in group.members):
             return False
         return not (merges and any(s for s, _ in moves))
+
+    def kernel_view(self, op: Op, group: FusionGroup) -> Value | None:
+        """The kernel of the group's convolution, if that is read through `op`."""
+        while True:
+            user, number = self.uses[op.result][0]
+            if user is None or user not in group.members:
+                return None
+            if user.name == "convolution":
+                return user.operands[1] if number == 1 else None
+            op = user
 
     @estimating()
     def affordable(self, op: Op, group: FusionGroup) -> bool:

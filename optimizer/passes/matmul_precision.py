@@ -9,13 +9,15 @@ contractions get attributes (hlo/precision.py), which targets without such produ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...hlo.build import build_region, make_op
 from ...hlo.derivation import derived
-from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight
+from ...hlo.graph import Dense, Function, Module, Op, Origin, Region, Value, Weight, constant_of
 from ...hlo.interpret import interpret
+from ...hlo.ops.bodies import monoid
 from ...hlo.precision import algorithm, is_f32, with_tf32
 from ...hlo.regions import rename
 from ...hlo.types import BF16, TensorType
@@ -63,6 +65,7 @@ class _Narrower:
     def __init__(self, module: Module, precision: str) -> None:
         self.module, self.precision = module, precision
         self.weights: dict[str, Weight] = {}
+        self.uses: dict[Value, Sequence[tuple[Op | None, int]]] = {}  # before anything is changed
         self.count = 0
         self.left = 0
 
@@ -70,6 +73,7 @@ class _Narrower:
         """The region, and the bodies of its control flow, with narrow operands."""
         mapping: dict[Value, Value] = {}
         narrow: dict[Value, Value] = {}
+        self.uses.update(region.uses)
         ops: list[Op] = []
         for op in region.ops:
             nested = [rename(body, mapping) for body in op.regions]
@@ -91,14 +95,20 @@ class _Narrower:
 
     def wanted(self, op: Op) -> str:
         """What the operands of a contraction are rounded to; "" where they are not."""
+        found = self.precision_of(op)
+        if is_f32(op) and algorithm(op) != ("bf16", 1):
+            self.count += bool(found)
+            self.left += not found
+        return found
+
+    def precision_of(self, op: Op) -> str:
+        """The same, of any operation; nothing is counted."""
         if not is_f32(op):
             return ""
         if algorithm(op) == ("bf16", 1):
             return BFLOAT16
         if self.precision in (BFLOAT16, TENSORFLOAT32) and narrows(op, self.precision):
-            self.count += 1
             return self.precision
-        self.left += 1
         return ""
 
     def narrow(self, value: Value, known: dict[Value, Value], ops: list[Op]) -> Value:
@@ -111,6 +121,13 @@ class _Narrower:
             inner = self.narrow(op.operands[0], known, ops)
             types = [op.type.with_element(BF16)]
             made = make_op(op.name, [inner], op.attributes, (), types, op.origin)
+        elif op is not None and self.selects(op):
+            inner = self.narrow(op.operands[0], known, ops)
+            start = self.narrow(op.operands[1], known, ops)
+            name = str(monoid(op.regions[0]))
+            body = build_region([start.type] * 2, lambda b, x, y: [b(name, x, y)])
+            types = [op.type.with_element(BF16)]
+            made = make_op(op.name, [inner, start], op.attributes, (body,), types, op.origin)
         elif op is not None and op.name == "convert" and op.operands[0].element is BF16:
             known[value] = op.operands[0]
             return op.operands[0]
@@ -126,6 +143,19 @@ class _Narrower:
         ops.append(made)
         known[value] = made.result
         return made.result
+
+    def selects(self, op: Op) -> bool:
+        """Whether an operation takes the largest or smallest elements of windows, for contractions
+        alone: that of rounded elements is the rounded one, and its windows are half as large."""
+        if op.name != "reduce_window" or len(op.operands) != 2:
+            return False
+        if monoid(op.regions[0]) not in ("maximum", "minimum"):
+            return False
+        start = constant_of(op.operands[1])
+        users = [user for user, _ in self.uses.get(op.result, ())]
+        return start is not None and all(
+            user is not None and self.precision_of(user) == BFLOAT16 for user in users
+        )
 
     def weight(self, op: Op) -> Op:
         """A `weight` operation for the same weight in bf16."""

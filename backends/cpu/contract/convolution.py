@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Op, Region
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment, merge, merged_depth
 from ... import llvm
 from ..codegen import Target
 from ..machines import machine_of
@@ -22,7 +23,7 @@ from . import blocking, choose_convolution, inner, phases, runs
 from .blocking import Blocking
 from .choose_convolution import ConvolutionCut, ConvolutionShape, Unfolding
 from .depthwise import emit_depthwise
-from .dot import accumulator_of, right_side
+from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel, Geometry, geometry_of
 from .grouped import emit_grouped, engine_for
@@ -32,7 +33,6 @@ from .lines import WindowLines, chunks, uneven_chunks
 from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
-from .views import Segment, merge, merged_depth
 from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
@@ -97,6 +97,8 @@ def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) 
     found = emit_grouped(module, name, product)
     if found is not None:
         return found
+    if len(kernel.geometry.kernel_inputs.segments) > 1:
+        raise Uneven(f"{origin_of(kernel.geometry.op)}: features of a kernel lie in groups")
     product, usual, lefts = _ways(kernel, product)
     if _reads_columns(product):
         shape = _shape(product, kernel.geometry, lefts)

@@ -11,6 +11,7 @@ from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from ....hlo.types import F64
+from ....hlo.views import OperandView, Segment, align, merge, merged_depth, view_of
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
@@ -24,7 +25,6 @@ from .operands import OperandArray
 from .product import Product, emit_product
 from .right import ContiguousColumns, DirectRight, GatheredRight, RightSide, TransposedRight
 from .stream import emit_stream
-from .views import OperandView, Segment, align, merge, merged_depth, view_of
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from ....hlo.graph import Op, Region
 from ....hlo.ops.convolution import window_attributes
+from ....hlo.views import Dimension, OperandView, Segment, merge, view_of
 from ... import llvm
 from ..codegen import Target
 from .dot import Uneven, origin_of
 from .operands import OperandArray, Phases
-from .views import Dimension, OperandView, Segment, merge, view_of
 from .window import Spatial
 
 

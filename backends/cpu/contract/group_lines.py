@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment
 from ... import llvm
 from .group_sides import RightGroups, merged_groups, raw_side
 from .left import LeftSide, PackedLeftSide
 from .operands import ColumnGroup, linear_strides, unravel
 from .right import RightSide
-from .views import Segment
 from .window import Spatial, WindowRight, place, window_starts
 
 Value = llvm.Value

@@ -15,6 +15,7 @@ from typing import Any
 
 from ....hlo.symbols import SymbolicDim
 from ....hlo.types import I8, I16
+from ....hlo.views import Segment, merge
 from ... import llvm
 from .left import LeftSide, PackedLeftSide
 from .lines import WindowLines, chunks
@@ -28,7 +29,6 @@ from .operands import (
 )
 from .right import CopiedRight, GatheredRight, RightSide, TransposedRight, transpose
 from .runs import WindowRuns
-from .views import Segment, merge
 from .window import WindowLeft
 
 Value = llvm.Value

@@ -19,6 +19,7 @@ from typing import Any
 
 from ....hlo.deciding import at_hint
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Dimension, Segment, align, merged_depth
 from ... import llvm
 from ..codegen import Target
 from . import pairs, tiles_amx
@@ -26,7 +27,6 @@ from .group_lines import line_groups
 from .group_sides import LeftRows, RightGroups, left_rows, right_groups
 from .operands import ColumnGroup, ColumnGroups, unravel
 from .product import Product
-from .views import Dimension, Segment, align, merged_depth
 
 Value = llvm.Value
 

@@ -15,12 +15,12 @@ from functools import partial
 
 from ....hlo.deciding import at_hint
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment
 from ... import llvm
 from .epilogue import Epilogue
 from .left import LeftSide
 from .lines import WindowLines
 from .operands import ColumnGroup, ColumnGroups, OperandArray, constant_mask, unravel
-from .views import Segment
 
 Value = llvm.Value
 

@@ -15,11 +15,11 @@ import math
 from collections.abc import Sequence
 
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment
 from ... import llvm
 from .blocking import padded_depth, row_panels
 from .left import LeftSide
 from .operands import OperandArray, linear_strides, unravel
-from .views import Segment
 from .window import Position, Spatial, place, window_starts
 
 Value = llvm.Value

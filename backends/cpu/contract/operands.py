@@ -14,10 +14,10 @@ from typing import Any
 
 from ....hlo.deciding import surely_at_most
 from ....hlo.symbols import SymbolicDim, maximum
+from ....hlo.views import Segment
 from ... import llvm
 from ...llvm import elements
 from .micro import Depth
-from .views import Segment
 
 Value = llvm.Value
 

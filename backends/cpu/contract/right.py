@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment
 from ... import llvm
 from .operands import (
     ColumnGroup,
@@ -17,7 +18,6 @@ from .operands import (
     linear_strides,
     segment_offset,
 )
-from .views import Segment
 
 Value = llvm.Value
 

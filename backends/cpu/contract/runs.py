@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
 from .operands import OperandArray, constant_mask, linear_strides, unravel
-from .views import Segment
 from .window import Position, Spatial, place, window_starts
 
 Value = llvm.Value

@@ -12,13 +12,13 @@ from typing import Any
 
 from ....hlo.deciding import at_hint
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import merge
 from ... import llvm
 from ..codegen import Target
 from .left import LeftSide, PackedLeftSide
 from .operands import ColumnGroup, ColumnGroups, constant_mask, unravel
 from .product import Product
 from .right import CopiedRight, DirectRight
-from .views import merge
 
 Value = llvm.Value
 

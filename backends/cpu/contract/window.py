@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint, surely_below
+from ....hlo.views import Segment
 from ... import llvm
 from .blocking import padded_depth
 from .left import LeftSide
 from .operands import ColumnGroup, OperandArray, Phases, linear_strides, not_negative, unravel
 from .right import RightSide
-from .views import Segment
 
 Value = llvm.Value
 

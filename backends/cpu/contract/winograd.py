@@ -22,6 +22,7 @@ from ....hlo.deciding import at_hint, larger
 from ....hlo.graph import Op, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
+from ....hlo.views import Segment, merge
 from ....optimizer.passes.encode import Packing
 from ... import llvm
 from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
@@ -38,7 +39,6 @@ from .micro import (
     rest_micros,
 )
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
-from .views import Segment, merge
 
 _PLACES = 16  # of a transformed tile
 _TAPS = 9

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Region
@@ -35,6 +36,7 @@ from . import transpose
 from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 _NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
+_MOST_ROWS = 64  # that are gone down at a time, where they have outer positions in common
 
 
 def takes(region: Region) -> bool:
@@ -119,41 +121,80 @@ def _box(
         blocks = -(-inner // block)
     tiles = rows * blocks
 
-    def vectors(at: Affine, step: tuple[Affine, int, int, Mask | None]) -> None:
+    def vectors(positions: Sequence[Affine], step: tuple[Affine, int, int, Mask | None]) -> None:
         j, lanes, copies, mask = step
-        positions = _outer_positions(emitter, at, outer)
         for copy in range(copies):
             index = box.index(emitter, [*positions, j + copy * lanes], lanes)
             frame.store_roots(emitter, region, index, lanes, mask)
 
+    cuts = inner, width, unroll
+    down = _RowsDown(0, 0.0)
+    if blocks == 1 and surely_below(1, rows):
+        down = _rows_down(region, box, inner, width, stride)
+    if down.block:
+        tiles = rows // down.block
     with tile_range(frame, first, tiles) as (low, high):
-        cuts = inner, width, unroll
-        if blocks == 1 and surely_below(1, rows) and _pays_down(region, box, inner, width, stride):
+        if down.block:
+            parts = (*outer[:-1], outer[-1] // down.block)
+            with frame.scopes.loop(low, high, extent=tiles) as (tile, _):
+                *before, part = _outer_positions(emitter, tile, parts)
+                for step in steps(frame.scopes, frame.target, 0, inner, *cuts):
+                    with frame.scopes.loop(0, down.block, extent=down.block) as (row, _):
+                        vectors([*before, part * down.block + row], step)
+        elif down.gain > 0:
             for step in steps(frame.scopes, frame.target, 0, inner, *cuts):
                 for at, _, _ in _rows(frame, outer, rows, 1, block, inner, low, high):
-                    vectors(at, step)
+                    vectors(_outer_positions(emitter, at, outer), step)
         else:
             for at, begin, end in _rows(frame, outer, rows, blocks, block, inner, low, high):
                 for step in steps(frame.scopes, frame.target, begin, end, *cuts):
-                    vectors(at, step)
+                    vectors(_outer_positions(emitter, at, outer), step)
     return tiles
 
 
-def _pays_down(region: Region, box: IndexBox, inner: int, width: int, stride: int) -> bool:
-    """Whether `stride` elements of all rows are computed before the next ones, so that what rows
-    have in common is computed once: where that is more than what the elements of a row have in
-    common, which is computed again for each stride. Rows are short, so that what is read together
-    lies near."""
-    if likely(inner) * max(root.element.itemsize for root in region.results) > _NEAR:
-        return False
-    last, kinds = frozenset(box.groups[-1]), box.found.dims.items()
-    common = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and dims <= last)
+class _RowsDown(NamedTuple):
+    """Of how many rows at a time the first elements are computed, then the next ones, so that what
+    rows have in common is computed once for them, and what that gains for each row. block: rows
+    that have all but their last outer position in common; 0: all of a range."""
+
+    block: int
+    gain: float
+
+
+def _rows_down(region: Region, box: IndexBox, inner: int, width: int, stride: int) -> _RowsDown:
+    """The best way to go down rows; a gain of 0 where elements of a row come one after the other:
+    then what they have in common is computed once, which else is computed again for each stride.
+    Rows are short, so that what is read together lies near."""
+    bytes = likely(inner) * max(root.element.itemsize for root in region.results)
+    if bytes > _NEAR:
+        return _RowsDown(0, 0.0)
+    kinds, last = box.found.dims.items(), frozenset(box.groups[-1])
     alike = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and not dims & last)
-    for load in dict.fromkeys(box.found.loads):
-        if load.dims and load.dims <= last and _is_gathered(load, box):
-            common += assumed.LOOP_GATHERED * width
     again = 1 - stride / max(stride, likely(inner))
-    return common * stride / width > (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
+    lost = (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
+
+    def gain(changing: frozenset[int]) -> float:
+        """Of computing once what no dim of `changing` decides."""
+
+        def is_common(dims: frozenset[int]) -> bool:
+            return bool(dims & last) and not dims & changing
+
+        common = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if is_common(dims))
+        for load in dict.fromkeys(box.found.loads):
+            if is_common(load.dims) and _is_gathered(load, box):
+                common += assumed.LOOP_GATHERED * width
+        return common * stride / width - lost
+
+    rows = frozenset(d for group in box.groups[:-1] for d in group)
+    found = [_RowsDown(0, max(0.0, gain(rows)))]
+    innermost = next((n for d in reversed(box.groups[-2]) if (n := box.sizes[d]) != 1), 1)
+    if isinstance(innermost, int):  # no row of a block differs from another in a dim further out
+        most = min(_MOST_ROWS, max(1, _NEAR * _MOST_ROWS // 4 // max(1, bytes)))
+        block = max(n for n in range(1, most + 1) if innermost % n == 0)
+        if block > 1:
+            each = gain(frozenset(box.groups[-2])) * (1 - 1 / block)
+            found.append(_RowsDown(block, each))
+    return max(found, key=lambda one: one.gain)
 
 
 def _is_gathered(load: ProbedAccess, box: IndexBox) -> bool:

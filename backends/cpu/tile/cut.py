@@ -221,7 +221,7 @@ class Cutter:
         computed: Sequence[Value] = roots
         if holding:
             ops, computed = unmasked(ops, roots, holding)
-        fused = fuse_region(extract(ops, inputs, computed))
+        fused = fuse_region(extract(ops, inputs, computed), strided_kernels=True)
         names = dict(zip(fused.arguments, inputs, strict=True))
         repeated: list[tuple[Value, Value]] = []
         for root, result in zip(roots, fused.results, strict=True):

@@ -205,3 +205,24 @@ def test_what_rows_have_in_common_is_computed_once() -> None:
         text = text[: text.index("\n}\n")]
         last_loop = text.rindex("phi i64")
         assert "sqrt" in text[:last_loop] and "sqrt" not in text[last_loop:]
+
+
+@pytest.mark.parametrize(
+    ("rows", "channels", "groups"), [((3, 8, 32), 48, 4), ((2, 6, 20), 96, 8), ((2, 5, 7), 64, 16)]
+)
+def test_what_rows_of_an_image_have_in_common_is_computed_once_for_many(
+    rows: tuple[int, ...], channels: int, groups: int
+) -> None:
+    """The deviations of a group norm belong to an image's features: rows of pixels share them."""
+    dims = (*rows, groups, channels // groups)
+
+    def body(b: Any, x: Any, sums: Any) -> list[Any]:
+        scale = b.broadcast(b("rsqrt", sums), dims, (0, 3))
+        return [b.reshape(b("multiply", b.reshape(x, dims), scale), (*rows, channels))]
+
+    types = [kind(*rows, channels), kind(rows[0], groups)]
+    for level in LEVELS:
+        text = check(types, body, tolerance=1e-6, level=level).ir_text
+        text = text[: text.index("\n}\n")]
+        last_loop = text.rindex("phi i64")
+        assert "sqrt" not in text[last_loop:]

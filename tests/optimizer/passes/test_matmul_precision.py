@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import girih
-from girih.hlo.build import Builder
+from girih.hlo.build import Builder, build_region
 from girih.hlo.errors import UserError
 from girih.hlo.graph import Function, Module, Weight
 from girih.hlo.interpret import interpret
 from girih.hlo.precision import may_use_tf32
 from girih.hlo.types import BF16, F32, TensorType
 from girih.hlo.verify import verify
+from girih.optimizer.passes.dce import Dce
 from girih.optimizer.passes.matmul_precision import MatmulPrecision
 from girih.options import Options
 
@@ -185,3 +186,49 @@ def test_targets_without_tensorfloat32_read_float32() -> None:
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match="float32, tensorfloat32, bfloat16"):
         Options(matmul_precision="int3")
+
+
+def pooled(*, kind: str = "maximum", also: bool = False) -> Module:
+    """A convolution of the largest of windows; `also`: these are results besides."""
+    b = Builder()
+    (x,) = b.arguments([TensorType((1, 8, 8, 4), F32)])
+    w = b("weight", type=TensorType((8, 4, 3, 3), F32), weight="w")
+    start = b.constant(-np.inf if kind == "maximum" else 0.0, TensorType((), F32))
+    body = build_region([start.type] * 2, lambda inner, p, q: [inner(kind, p, q)])
+    windows = b(
+        "reduce_window", x, start, regions=(body,), window_dimensions=(1, 2, 2, 1),
+        window_strides=(1, 2, 2, 1),
+    )  # fmt: skip
+    y = b(
+        "convolution", windows, w, input_batch_dimension=0, input_feature_dimension=3,
+        input_spatial_dimensions=(1, 2), kernel_output_feature_dimension=0,
+        kernel_input_feature_dimension=1, kernel_spatial_dimensions=(2, 3),
+        output_batch_dimension=0, output_feature_dimension=3, output_spatial_dimensions=(1, 2),
+        feature_group_count=1, batch_group_count=1,
+    )  # fmt: skip
+    data = RANDOM.standard_normal((8, 4, 3, 3)).astype(np.float32)
+    results = [y, windows] if also else [y]
+    module = Module({"main": Function("main", b.region(results))})
+    return module.with_weights({"w": Weight("w", data)})
+
+
+def window_elements(module: Module) -> list[str]:
+    walked = Dce()(module).walk()
+    return [op.type.element.name for op in walked if op.name == "reduce_window"]
+
+
+def test_the_largest_of_windows_is_taken_of_rounded_elements() -> None:
+    module = pooled()
+    after = narrowed(module)
+    assert window_elements(after) == ["bf16"]
+    x = RANDOM.standard_normal((1, 8, 8, 4)).astype(np.float32)
+    x[0, 1, 1, 0], x[0, 3, 2, 1] = np.nan, -np.inf
+    kept = MatmulPrecision("bfloat16")(pooled(also=True))
+    np.testing.assert_array_equal(*(interpret(one, [x])[0] for one in (
+        after, kept.with_weights({**kept.weights, **after.weights})
+    )))  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [pooled(kind="add"), pooled(also=True)], ids=["sum", "read"])
+def test_other_windows_stay(module: Module) -> None:
+    assert window_elements(narrowed(module)) == ["f32"]

@@ -413,3 +413,39 @@ def test_products_of_each_type(element: Any, result: Any) -> None:
     inputs = [(RNG.standard_normal((1, d, k)) * 4).astype(dtype) for d in (m, n)]
     op = call(body, inputs, [tensor(1, m, n, element=result)], (-(-m // size),))
     check(op, inputs, tolerance=2e-2 if result is BF16 else 0.0 if result is I32 else 1e-5)
+
+
+@pytest.mark.parametrize(("taps", "even"), [(1, True), (3, True), (3, False)])
+def test_convolutions_read_packed_kernels_where_they_lie(taps: int, even: bool) -> None:
+    """A kernel in groups of two features is one nest with its convolution, not brought in order
+    before; not where strides cannot say how it lies."""
+    pixels, inputs, outputs = 8, 16, 64
+    steps = taps * taps * inputs
+    packed = (outputs // 32, steps // 2, 32, 2)
+    window = pixels + taps - 1
+
+    def body(b: Any, x: Any, w: Any, out: Any) -> None:
+        zero = b.constant(0, INDEX)
+        image = b("tile_load", x, zero, zero, zero, zero, sizes=(1, window, window, inputs))
+        panels = b("tile_load", w, zero, zero, zero, zero, sizes=packed)
+        matrix = b.reshape(b.transpose(panels, (1, 3, 0, 2)), (steps, outputs))
+        if not even:  # a dim that no stride has: columns between steps
+            matrix = b.reshape(b.transpose(b.reshape(matrix, (steps // 3, 3 * outputs)), (1, 0)),
+                               (steps, outputs))  # fmt: skip
+        kernel = b.transpose(b.reshape(matrix, (taps, taps, inputs, outputs)), (3, 2, 0, 1))
+        made = b(
+            "convolution", image, kernel, type=tensor(1, pixels, pixels, outputs),
+            input_batch_dimension=0, input_feature_dimension=3, input_spatial_dimensions=(1, 2),
+            kernel_output_feature_dimension=0, kernel_input_feature_dimension=1,
+            kernel_spatial_dimensions=(2, 3), output_batch_dimension=0, output_feature_dimension=3,
+            output_spatial_dimensions=(1, 2), feature_group_count=1, batch_group_count=1,
+        )  # fmt: skip
+        b.op("tile_store", [out, made, zero, zero, zero, zero])
+
+    dtype = TensorType((), BF16).dtype
+    arrays = [RNG.standard_normal(d).astype(dtype) for d in ((1, window, window, inputs), packed)]
+    op = call(body, arrays, [tensor(1, pixels, pixels, outputs)], ())
+    nests = [step for step in Cutter(op).cut().steps if step.kind == "nest"]
+    assert (len(nests) == 1) == even
+    check(op, arrays, tolerance=1e-5)
+    check(op, arrays, tolerance=1e-5, target=codegen.host_target("baseline"))

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ....hlo.deciding import surely_at_most
-from ....hlo.graph import Op, Value
-from ....optimizer.fusable import widens
+from .deciding import surely_at_most
+from .graph import Op, Value
 
 
 class Segment(NamedTuple):
@@ -178,6 +177,22 @@ def _outermost(dim: Dimension, wanted: int) -> tuple[Segment | None, Dimension |
         return None, None
     rest = math.prod(s.size for s in left)
     return taken, Dimension(rest, tuple(left)) if rest != 1 else None
+
+
+def widens(op: Op) -> bool:
+    """Whether an operation is a conversion that loses nothing, from a float, or an integer of at
+    most 16 bits, to a wider float, or of such an integer to one of 32 bits: what a load can do."""
+    if op.name != "convert":
+        return False
+    old, new = op.operands[0].element, op.type.element
+    if old.is_float:
+        return new.is_float and {old.name, new.name} <= _WIDENED and old.bits < new.bits
+    if not old.is_integer or old.bits not in (8, 16):
+        return False
+    return new.name in ("f32", "f64") or (new.is_integer and new.bits == 32)
+
+
+_WIDENED = {"f16", "bf16", "f32", "f64"}
 
 
 def _convert(op: Op, view: OperandView) -> OperandView | None:
