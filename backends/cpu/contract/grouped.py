@@ -32,6 +32,7 @@ Value = llvm.Value
 
 VECTORS = 2  # of 16 columns in a column group
 _LANES = 16
+_WORD = 4  # bytes of a group
 GROUP_COLUMNS = VECTORS * _LANES  # also the width of a packed weight's panels
 _LEFT_BYTES = 3 << 18  # of a row block: stays in L2 beside the right side's groups
 _FETCHED_BYTES = 1 << 15  # of a column group's weights, for which the next one's are fetched
@@ -226,7 +227,7 @@ class _GroupedEmitter:
             )  # fmt: skip
 
     @property
-    def _fetched(self) -> int:
+    def _weights_fetched(self) -> int:
         """Lines of the next column group's weights that are brought near with each step of the
         depth: large weights come from memory, and two passes over a group's have time for it."""
         step = self.right.pitch(self.columns.full)
@@ -234,13 +235,22 @@ class _GroupedEmitter:
         useful = whole and self.depth // 4 * step >= _FETCHED_BYTES
         return 0 if self.engine.tiles or not useful else -(-step // pairs.LINE // _PASSES)
 
-    def _ahead(self, f: llvm.Function, right: Value, number: Value) -> Value:
-        """Where pass `number` over a column group fetches; once all is fetched, what is there."""
-        if not self._fetched:
-            return right
+    @property
+    def _fetched(self) -> int:
+        """Lines that are brought near with each step: of weights, or of the next rows where these
+        lie one behind the other, which no cache expects: a step reads a word of each."""
+        follow = not self.left.packed and self.left.pitch == self.depth and not self.engine.tiles
+        rows = -(-self.engine.unit * _WORD // pairs.LINE) if follow else 0
+        return max(self._weights_fetched, rows)
+
+    def _ahead(self, f: llvm.Function, left: Value, right: Value, number: Value) -> Value:
+        """Where pass `number` over a column group fetches."""
+        rows = f.pointer(left, self.engine.unit * self.left.pitch, "i8")
+        if not self._weights_fetched:
+            return rows
         size = self.depth // 4 * self.right.pitch(self.columns.full)
         following = f.pointer(right, f.add(f.mul(number, size // _PASSES), size), "i8")
-        return f.select(f.compare("ult", number, _PASSES), following, right)
+        return f.select(f.compare("ult", number, _PASSES), following, rows)
 
     def _emit_group(self, name: str, group: ColumnGroup) -> None:
         """Defines name(args, outer, first panel, end panel, column, scratch): a column group."""
@@ -284,7 +294,7 @@ class _GroupedEmitter:
             target = epilogue.pointer(f, args, coordinates, row, column) if plain else tile
             operands = [left, right, target]
             if not engine.tiles:
-                operands.append(self._ahead(f, right, f.sub(number, first)))
+                operands.append(self._ahead(f, left, right, f.sub(number, first)))
             f.call(micro, "void", *operands)
             if not plain:
                 count = f.lift(rows, "i64")
