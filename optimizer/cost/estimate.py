@@ -472,10 +472,29 @@ class Counter:
         if self.packs(op):
             right = depth * columns * op.operands[1].element.bits / 8
             time = time + 2 * right / rates(self.machine, self.executors, "copy")[1]
+        if op.name == "convolution" and is_pointwise(op) and not self.alone:
+            copied = rows * depth * op.operands[0].element.bits / 8 * self.cut(op)
+            time = time + 2 * copied / rates(self.machine, self.executors, "copy")[1]
         if gathers(op):
             lines = rows * depth * self.machine.levels[0].line
             time = time + lines / rates(self.machine, self.executors, "read")[1]
         return time
+
+    def cut(self, op: Op) -> Any:
+        """Whether the pixels of a tile lie on several lines of an image in memory, and not one
+        behind the other: then they are copied before they are multiplied."""
+        image = op.operands[0]
+        box = self.parts.boxes[image]
+        inner: Any = np.True_  # whether all further in is whole
+        found: Any = np.False_
+        for d in reversed(range(image.rank)):
+            if d == op.input_feature_dimension:
+                continue
+            (size,) = self.numbers([box.spans[d].size])
+            found = found | ~inner & (size > 1)
+            (whole,) = self.numbers([expression(image.dims[d])])
+            inner = inner & (size >= whole)
+        return found & (image not in self.computed)
 
     def unit_of(self, op: Op) -> Unit:
         """What multiplies an operation's operands: narrow floats may have a unit of their own."""

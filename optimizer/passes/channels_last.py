@@ -236,7 +236,7 @@ def _convolution(rewriter: _Rewriter, op: Op) -> bool:
     lies = (op.input_batch_dimension, features, *op.input_spatial_dimensions)
     if op.lhs in rewriter.forms:
         dims, image = rewriter.forms[op.lhs]
-    elif lies == dims and op.lhs.dims[features] > _READ_IN_PLACE:
+    elif lies == dims and (op.lhs.dims[features] > _READ_IN_PLACE or op.lhs.element.bits < 32):
         dims, image = order, rewriter.form(op.lhs, order)
     else:
         image = rewriter.value(op.lhs)

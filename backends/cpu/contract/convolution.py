@@ -37,6 +37,7 @@ from .window import Position, Spatial, WindowLeft, WindowRight
 from .winograd import emit_winograd
 
 _FEW_ROWS = 64  # of one line of results
+_MANY_ROWS = 128  # of one plane
 
 
 def emit_convolution(
@@ -441,8 +442,10 @@ def _row_run(geometry: Geometry) -> tuple[list[Spatial], tuple[int, int] | None]
     lie evenly, and while these are few, one more, of (rows, stride) in the result."""
     run: list[Spatial] = []
     for spatial in reversed(geometry.spatial):
+        count = math.prod(inner.outputs for inner in run)
+        if len(run) == 2 and not geometry.pointwise and surely_below(_MANY_ROWS - 1, count):
+            break  # windows of the lines of one plane share these
         if run and spatial.output_step != run[0].output_step * run[0].outputs:
-            count = math.prod(inner.outputs for inner in run)
             if not surely_below(count, _FEW_ROWS):
                 break
             return [spatial, *run], (count, spatial.output_step)

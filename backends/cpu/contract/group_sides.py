@@ -178,10 +178,10 @@ class _LineRows(_PackedRows):
         self._lines, self._size = side, 4 // group
 
     def scratch(self, rows: int) -> int:
-        return -(-rows // self._lines.chunk) * self._lines.chunk_bytes
+        return self._lines.scratch(rows)
 
     def bytes_of(self, rows: int) -> int:
-        return rows * self._lines.chunk_bytes // self._lines.chunk
+        return math.ceil(rows * self._lines.row_bytes)
 
     def runs(self, depth: int) -> tuple[Segment, ...]:
         loops = zip(self._lines.kernel, self._lines.depth, strict=True)

@@ -70,7 +70,7 @@ class InnerProducts:
         if not side.packed:
             return 0
         if isinstance(side, WindowLines):
-            return -(-columns // side.chunk) * side.chunk_bytes
+            return side.scratch(columns)
         return columns * side.row_stride * llvm.bits_of(side.source.accumulator) // 8
 
 

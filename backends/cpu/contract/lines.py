@@ -4,7 +4,9 @@ Along a line, the window of one pixel is that of its neighbour but for a step of
 line of the input is copied once for each tap of the outer kernel dims, with its padding, and taps
 of the last one are shifts: a kernel three wide copies a third of what unfolding it copies. Lines
 are cut into chunks of rows, and chunks lie one behind the other; a row panel never leaves one.
-Where lines cannot be cut evenly, rows are those of one line, and a chunk is what is packed at once.
+Chunks that are whole lines share them: each line of the input is copied once for the rows that are
+packed together. Where lines cannot be cut evenly, rows are those of one line, and a chunk is what
+is packed at once.
 
 Where columns are innermost in the image, each feature has lines of its own.
 """
@@ -64,22 +66,31 @@ class WindowLines(LeftSide):
         self._lanes = lanes if maskable and self._pixels * self._unit <= _SHORT * lanes else 1
         self.even = last.outputs % self.chunk == 0 == self.chunk % self.panel
         lines = self._apart.size, *taps[:-1]
-        steps = linear_strides([Segment(size, 0) for size in lines], self._pitch)
+        self._shared = self.even and _share(positions, walk, self.chunk)
+        own = lines[:-1] if self._shared else lines  # of one line of windows
+        steps = linear_strides([Segment(size, 0) for size in own], self._pitch)
+        self._line_step = self._chunk = math.prod(own) * self._pitch
+        if self._shared:
+            steps = [*steps, self._line_step]
+            self._chunk *= positions[-2].spatial.stride
         self._feature_step, self._outer = steps[0], steps[1:]
-        self._chunk = math.prod(lines) * self._pitch
         along = last.dilation * self._unit
         depth = (*steps, along) if planes else (*self._outer, along, 1)
         super().__init__(source, last.stride * self._unit, depth)
-        self.runs = math.prod(lines) / self.chunk
+        self.runs = math.prod(own) / self.chunk
 
     @property
     def row_bytes(self) -> float:
-        return self.chunk_bytes / self.chunk
+        return self._chunk * llvm.bits_of(self.source.accumulator) // 8 / self.chunk
 
-    @property
-    def chunk_bytes(self) -> int:
-        """Of a chunk of rows, as it is packed."""
-        return self._chunk * llvm.bits_of(self.source.accumulator) // 8
+    def scratch(self, rows: int) -> int:
+        """Bytes of so many rows, as they are packed."""
+        chunks = -(-rows // self.chunk)
+        elements = chunks * self._chunk
+        if self._shared:
+            above = self._positions[-2].spatial
+            elements += (above.kernel - above.stride) * self._line_step
+        return elements * llvm.bits_of(self.source.accumulator) // 8
 
     def place(self, f: llvm.Function, row: Value) -> Value:
         if not self.even:
@@ -92,28 +103,38 @@ class WindowLines(LeftSide):
         scratch: Value,
     ) -> None:  # fmt: skip
         base, column = self.source.base(f, args, outer), self._positions[-1].spatial
+        zero = llvm.constant("i64", 0)
         if not self.even:
             below = f.sub(self.chunk, f.sub(last, first))
             pixels = f.sub(self._pixels, f.mul(below, column.stride))
-            zero = llvm.constant("i64", 0)
-            self._one(f, base, scratch, outer, {column: first}, zero, pixels)
+            begins = window_starts(f, self._positions, outer, {column: first})
+            self._one(f, base, scratch, begins, zero, pixels)
             return
-        begin = f.udiv(first, self.chunk)
+        begin, end = f.udiv(first, self.chunk), f.udiv(last, self.chunk)
+        if self._shared:
+            above = self._positions[-2].spatial
+            starts = window_starts(f, self._positions, outer, {above: begin, column: zero})
+            count = f.add(f.mul(f.sub(end, begin), above.stride), above.kernel - above.stride)
+            with f.for_range(0, count) as loop:
+                begins = [*starts[:-2], f.add(starts[-2], loop.index), starts[-1]]
+                target = f.mul(loop.index, self._line_step)
+                self._one(f, base, scratch, begins, target, self._pixels)
+            return
         lines = self._walk[-1][0] // self.chunk
         sizes = [*(size for size, _ in self._walk[:-1]), lines]
-        with f.for_range(begin, f.udiv(last, self.chunk)) as loop:
+        with f.for_range(begin, end) as loop:
             *around, part = unravel(f, loop.index, sizes)
             walked = dict(zip((s for _, s in self._walk[:-1]), around, strict=True))
             walked[column] = f.mul(part, self.chunk)
             target = f.mul(f.sub(loop.index, begin), self._chunk)
-            self._one(f, base, scratch, outer, walked, target, self._pixels)
+            begins = window_starts(f, self._positions, outer, walked)
+            self._one(f, base, scratch, begins, target, self._pixels)
 
     def _one(
-        self, f: llvm.Function, base: Value, scratch: Value, outer: Sequence[Value],
-        walked: dict[Spatial, Value], target: Value, pixels: llvm.Operand,
+        self, f: llvm.Function, base: Value, scratch: Value, begins: Sequence[Value],
+        target: Value, pixels: llvm.Operand,
     ) -> None:  # fmt: skip
-        """A chunk whose lines have so many pixels."""
-        begins = window_starts(f, self._positions, outer, walked)
+        """A chunk, or one line of those that share them, whose lines have so many pixels."""
         with f.for_range(0, self._apart.size) as feature:
             offset = f.mul(feature.index, self._apart.stride)
             to = f.add(target, f.mul(feature.index, self._feature_step))
@@ -137,7 +158,8 @@ class WindowLines(LeftSide):
         if number + 1 == len(self._positions):
             self._line(f, base, scratch, starts[-1], offset, target, exists, pixels)
             return
-        with f.for_range(0, spatial.kernel) as tap:
+        every = 1 if self._shared and number + 2 == len(self._positions) else spatial.kernel
+        with f.for_range(0, every) as tap:
             shift = f.mul(tap.index, spatial.dilation)
             index, there = place(f, spatial, starts[number], shift)
             step = f.add(offset, f.mul(index, spatial.input_step))
@@ -231,6 +253,17 @@ def uneven_chunks(
     if line < _FILLED * most * panels or not _saves(source, features, positions, chunk, planes):
         return None
     return chunk, panel
+
+
+def _share(
+    positions: Sequence[Position], walk: Sequence[tuple[int, Spatial]], chunk: int
+) -> bool:
+    """Whether chunks are whole lines of one plane, and windows of a line reach into the next."""
+    if len(positions) < 2 or len(walk) != 2 or walk[-1][0] != chunk:
+        return False
+    above = positions[-2].spatial
+    fits = walk[0][1] is above and above.base == above.dilation == 1 and above.phases is None
+    return fits and above.stride < above.kernel
 
 
 def _lies_so(

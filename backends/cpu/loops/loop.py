@@ -16,7 +16,7 @@ from ....hlo.graph import Region
 from ....optimizer.cost import assumed
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
-from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
+from ...llvm.index import SAME, Affine, LoopAxis, delinear, number, of_axis
 from ...llvm.target import KernelCode
 from ...plain.boxes import IndexBox, boxes, crossing
 from ...plain.frame import (
@@ -36,6 +36,8 @@ from . import transpose
 from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
 
 _NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
+_FEW = 8  # elements of a row that is no vector
+_VECTORS_DOWN = 16  # of rows, of a tile
 _MOST_ROWS = 64  # that are gone down at a time, where they have outer positions in common
 
 
@@ -113,6 +115,8 @@ def _box(
     across = crossing(region, box.groups, box.sizes, box.found)
     if across is not None and width > 1:
         return transpose.emit(frame, emitter, region, box, across, first, cut)
+    if width > 1 and _reads_down(region, box):
+        return _down(frame, emitter, region, box, first, cut.lanes)
     unroll = max(1, min(cut.unroll, hint // width))
     stride = width * unroll
     blocks = 1
@@ -149,6 +153,50 @@ def _box(
             for at, begin, end in _rows(frame, outer, rows, blocks, block, inner, low, high):
                 for step in steps(frame.scopes, frame.target, begin, end, *cuts):
                     vectors(_outer_positions(emitter, at, outer), step)
+    return tiles
+
+
+def _reads_down(region: Region, box: IndexBox) -> bool:
+    """Whether rows are a few elements, and what is read lies side by side from row to row, as the
+    colours of an image that is brought from planes to pixels."""
+    extents = box.extents()
+    if len(extents) < 2 or not all(isinstance(n, int) for n in extents[-2:]):
+        return False
+    if not 1 < extents[-1] < _FEW or extents[-2] < _FEW:
+        return False
+    rows, inner = (_innermost(box, group) for group in box.groups[-2:])
+    for load in dict.fromkeys(box.found.loads):
+        if load.dims and not (load.plain and (load.row[rows], load.row[inner] == 1) == (1, False)):
+            return False
+    return any(load.dims for load in box.found.loads)
+
+
+def _innermost(box: IndexBox, group: Sequence[int]) -> int:
+    """The dim of a group whose neighbours are the group's."""
+    return next((d for d in reversed(group) if box.sizes[d] != 1), group[-1])
+
+
+def _down(
+    frame: Frame, emitter: ElementEmitter, region: Region, box: IndexBox, first: int, lanes: int
+) -> int:
+    """Emits a box of short rows as vectors of rows, one for each element of a row, as tiles from
+    number `first` on; returns how many."""
+    *outer, across, inner = box.extents()
+    block = lanes * _VECTORS_DOWN
+    blocks = -(-across // block)
+    tiles = math.prod(outer) * blocks
+    f, scopes = frame.function, frame.scopes
+    with (
+        tile_range(frame, first, tiles) as (low, high),
+        scopes.loop(low, high, extent=tiles) as (tile, _),
+    ):
+        *before, part = delinear(emitter.indexer, tile, (*outer, blocks), 1)
+        begin = emitter.indexer.scalar(part * block)
+        end = f.min(f.add(begin, block), across)
+        for at, width, _, mask in steps(scopes, frame.target, begin, end, across, lanes, 1):
+            for element in range(inner):
+                index = box.index(emitter, [*before, at, number(element)], width)
+                frame.store_roots(emitter, region, index, width, mask)
     return tiles
 
 
