@@ -43,7 +43,8 @@ def emit_depthwise(kernel: ConvolutionKernel) -> tuple[int, int] | None:
         return None
     image = kernel.source(geometry.input, (geometry.batch_step, geometry.group_step))
     weights = kernel.source(geometry.kernel, ())
-    if not (image.plain and weights.plain and llvm.is_float(kernel.accumulator)):
+    floats = image.element.is_float and weights.element.is_float  # narrow ones are widened
+    if not (floats and llvm.is_float(kernel.accumulator)):
         return None
     form = DepthwiseForm(
         kernel.module, kernel.name, geometry, kernel.body, len(kernel.arguments),

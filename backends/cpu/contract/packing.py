@@ -135,7 +135,7 @@ def packing_for(
     if op.name == "fusion":
         op = next(inner for inner in op.regions[0].ops if inner.definition.pattern == "contract")
     weight = op.operands[1]
-    if op.name == "convolution" and weight.element.name in ("f32", "f64"):
+    if op.name == "convolution" and weight.element.is_float:
         depthwise = _depthwise_packing(op)
         if depthwise is not None:
             return depthwise

@@ -122,6 +122,10 @@ LINES: list[tuple[tuple[int, int, int], tuple[int, ...], tuple[int, ...], dict[s
     ((1, 16, 32), (24, 84), (3, 3),
      {"padding": ((8, 8), (1, 1)), "rhs_dilation": (8, 1), "window_reversal": (True, True)}),
     ((1, 24, 32), (168,), (5,), {"padding": ((2, 2),)}),
+    # Whole lines, which the windows of several share.
+    ((2, 16, 40), (9, 42), (3, 3), {"padding": ((1, 1), (1, 1))}),
+    ((1, 16, 32), (23, 84), (5, 3), {"padding": ((3, 1), (1, 1)), "window_strides": (2, 2)}),
+    ((1, 16, 32), (3, 7, 42), (3, 3, 3), {"padding": ((1, 1),) * 3}),
     # Lines that panels do not divide.
     ((2, 16, 40), (3, 149), (3, 3), {"padding": ((1, 1), (1, 1))}),
     ((1, 16, 32), (457,), (5,), {"padding": ((2, 1),), "window_strides": (2,)}),

@@ -226,3 +226,17 @@ def test_what_rows_of_an_image_have_in_common_is_computed_once_for_many(
         text = text[: text.index("\n}\n")]
         last_loop = text.rindex("phi i64")
         assert "sqrt" not in text[last_loop:]
+
+
+@pytest.mark.parametrize("dims", [(2, 3, 5, 33), (3, 300), (2, 7, 16), (4, 9), (1, 2, 2000)])
+@pytest.mark.parametrize("element", [F32, BF16])
+def test_few_planes_become_pixels(dims: tuple[int, ...], element: Any) -> None:
+    """Vectors run from pixel to pixel, where each plane lies side by side."""
+    batch = len(dims) > 2
+    order = (0, *range(2, len(dims)), 1) if batch else (1, 0)
+
+    def body(b: Any, x: Any) -> list[Any]:
+        return [b.convert(b.transpose(b("negate", x), order), element)]
+
+    for level in LEVELS:
+        check([kind(*dims)], body, level=level)
