@@ -18,9 +18,6 @@ from ...hlo.regions import map_bodies, prune, rename
 from ...hlo.types import BF16, F32
 from ...hlo.verify import FUSED, Level
 
-_WEIGHTS = ("weight", "constant")
-_VIEWS = ("reshape", "transpose", "convert")
-
 
 @dataclass(frozen=True)
 class ActivationPrecision:
@@ -114,9 +111,9 @@ class _Rounder:
 def _is_weight(value: Value) -> bool:
     """Whether it is a matrix of the program's, however it is viewed."""
     op = value.op
-    while op is not None and op.name in _VIEWS:
+    while op is not None and (op.definition.moves == "whole" or op.name == "convert"):
         op = op.operands[0].op
-    return op is not None and op.name in _WEIGHTS and value.tensor.rank > 1
+    return op is not None and not op.operands and value.tensor.rank > 1
 
 
 def _rounded_body(

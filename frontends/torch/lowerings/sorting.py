@@ -71,9 +71,25 @@ def topk(
     if not self.rank:
         return self, c.full(0, (), I64)
     axis = axis_of(dim, self.rank)
-    values, places = sorted_along(c, self, axis, largest)
     count = sized(k)
+    if largest and self.element is not I1 and isinstance(count, int):
+        if isinstance(self.dims[axis], int):
+            return _largest(c, self, axis, count)
+    values, places = sorted_along(c, self, axis, largest)
     return c.slice(values, axis, 0, count), c.slice(places, axis, 0, count)
+
+
+def _largest(c: Context, x: Value, axis: int, count: int) -> tuple[Value, Value]:
+    """The same as `chlo.top_k`, which orders zeros by their signs, and nans as well: so both have
+    none."""
+    b, order = c.builder, list(range(x.rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    x = b.transpose(x, order)
+    if x.element.is_float:
+        unsigned = b("add", x, c.fill(0.0, x.tensor))
+        x = b("select", b.compare("EQ", x, x), unsigned, c.fill(math.nan, x.tensor))
+    values, places = b.op("chlo.top_k", [x], {"k": count}).results
+    return b.transpose(values, order), c.convert(b.transpose(places, order), I64)
 
 
 def kthvalue(
