@@ -22,12 +22,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ....hlo.build import Builder
 from ....hlo.deciding import at_hint, larger
-from ....hlo.graph import Op, Value
-from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
-from ....optimizer.passes.encode import Packing
 from ... import llvm
 from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
 from .epilogue import Epilogue
@@ -44,13 +40,9 @@ from .micro import (
 )
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
 from .views import Segment, merge
+from .winograd_form import PLACES, TAPS, applies
 
-_PLACES = 16  # of a transformed tile
-_TAPS = 9
-_LEAST_FEATURES = 32
-_LEAST_TILES = 16  # fewer do not repay transforming weights
 _ROWS = 56  # tiles of a block
-_MOST_TRANSFORMED = 1 << 20  # bytes of a line of tiles
 _SCRATCH = 19 << 15  # bytes, if sums of more than one column group are kept
 _ENOUGH_TILES = 8
 _LEAST_GROUPS = 2  # column groups that share the transformed tiles of a block, if there are
@@ -61,57 +53,6 @@ Place = tuple[int, int]  # line and column of a transformed tile
 _CORNERS: tuple[Place, ...] = ((0, 0), (0, 3), (3, 0), (3, 3))
 _LINES = ((0,), (3,), (1, 2))  # of places: those whose weights are transformed together
 _PLANES = 8  # of transformed weights, at most
-
-
-def applies(op: Op, lanes: int) -> bool:
-    """Whether a convolution, features innermost on both sides, has this form and gains by it: each
-    of its groups of features by itself."""
-    strides, _, base, dilation, reversal = window_attributes(op)
-    last = op.type.rank - 1
-    if op.type.rank not in (4, 5) or op.input_feature_dimension != last:
-        return False
-    order = (op.output_batch_dimension, *op.output_spatial_dimensions, op.output_feature_dimension)
-    places = op.input_batch_dimension, *op.input_spatial_dimensions
-    taps = tuple(op.rhs.dims[d] for d in op.kernel_spatial_dimensions)
-    if places != order[:-1] or places != tuple(range(last)) or op.batch_group_count != 1:
-        return False
-    if taps[-2:] != (3, 3) or 0 in taps:
-        return False
-    if {*strides[-2:], *base, *dilation[-2:]} != {1} or any(reversal):
-        return False
-    if {op.lhs.element.name, op.rhs.element.name, op.type.element.name} != {"f32"}:
-        return False
-    if isinstance(op.lhs.dims[last], SymbolicDim) or isinstance(op.type.dims[last], SymbolicDim):
-        return False
-    inputs, outputs = (n // op.feature_group_count for n in (op.lhs.dims[last], op.type.dims[last]))
-    if inputs % lanes or outputs % lanes or min(inputs, outputs) < _LEAST_FEATURES:
-        return False
-    batch, (height, width) = op.type.dims[0], op.type.dims[last - 2 : last]
-    across = -(-width // 2)
-    few = 4 * _PLACES * at_hint(across) * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
-    return few and at_hint(batch * -(-height // 2) * across) >= _LEAST_TILES
-
-
-def packing(op: Op, lanes: int) -> Packing:
-    """Weights as [panels, 9, taps of the planes * inputs, width]."""
-    outputs, inputs = op.kernel_output_feature_dimension, op.kernel_input_feature_dimension
-    *planes, line, column = op.kernel_spatial_dimensions
-    order = (line, column, *planes, inputs, outputs)
-    dims = [op.rhs.dims[d] for d in order]
-    count = dims[-1]
-    depth = math.prod(dims[2:-1])
-    wide = PANEL_VECTORS * lanes
-    width = wide if count // op.feature_group_count % wide == 0 else lanes
-
-    def forward(b: Builder, weight: Value) -> Value:
-        panels = b.reshape(b.transpose(weight, order), (_TAPS, depth, count // width, width))
-        return b.transpose(panels, (2, 0, 1, 3))
-
-    def inverse(b: Builder, packed: Value) -> Value:
-        taps = b.reshape(b.transpose(packed, (1, 2, 0, 3)), dims)
-        return b.transpose(taps, [order.index(d) for d in range(len(order))])
-
-    return Packing(1, f"winograd{width}:{order}".replace(" ", ""), forward, inverse)
 
 
 def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
@@ -131,13 +72,13 @@ def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
         lines.kernel, columns.kernel,
     )  # fmt: skip
     panels = outputs // width
-    depth = geometry.op.rhs.tensor.size // (_TAPS * outputs * geometry.groups)
+    depth = geometry.op.rhs.tensor.size // (TAPS * outputs * geometry.groups)
     step = depth * width
     wanted = (
-        (panels * geometry.groups, _TAPS, depth, width),
-        merge([Segment(panels, _TAPS * step), Segment(width, 1)]), width,
+        (panels * geometry.groups, TAPS, depth, width),
+        merge([Segment(panels, TAPS * step), Segment(width, 1)]), width,
         [*(inputs * width for s in leading if s.kernel > 1), 3 * step, step],
-        panels * _TAPS * step if geometry.groups > 1 else 0, 3, 3,
+        panels * TAPS * step if geometry.groups > 1 else 0, 3, 3,
     )  # fmt: skip
     # Windows begin in the first of their planes, whether the image has it or not.
     planes = [s.stride * s.input_step for s in leading]
@@ -163,7 +104,7 @@ class _WinogradEmitter:
         self.lanes = kernel.lanes
         self.vectors = width // self.lanes
         *self.leading, self.lines, self.columns = geometry.spatial  # one before them, or none
-        self.planes = tuple("plane" for _ in self.leading)  # a result's coordinates
+        self.coordinates = "batch", *("plane" for _ in self.leading)  # of an image of results
         bounded = any(not spatial.inside for spatial in self.leading)
         self.turn = ("first", "start", "end") if bounded else ("first",)
         self.depth = math.prod(spatial.kernel for spatial in self.leading) * geometry.inputs
@@ -183,8 +124,8 @@ class _WinogradEmitter:
         self.rest = rest_heights(rests, self.limit, self.vectors) if self.opened else ()
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
-        self.transformed = _PLACES * self.rows * self.pitch
-        self.sums = _PLACES * self.rows * width  # of a column group
+        self.transformed = PLACES * self.rows * self.pitch
+        self.sums = PLACES * self.rows * width  # of a column group
         self.plane = self.steps * width + LINE // 4
         self.shared = larger(4 * self.rows * width, _PLANES * self.plane)
         self.groups = geometry.outputs // width  # of columns, of a group of features
@@ -281,10 +222,10 @@ class _WinogradEmitter:
     ) -> None:
         """The sums of a plane of results all of whose planes lie in the padding."""
         zero = llvm.constant(llvm.vector(self.lanes, self.accumulator), 0)
-        with f.if_then(f.compare("sge", start, end)):
-            with f.for_range(0, self.per_part * self.sums, self.lanes) as loop:
-                place = f.add(loop.index, self.transformed)
-                f.store(zero, f.pointer(scratch, place, self.accumulator))
+        none, every = f.compare("sge", start, end), self.per_part * self.sums
+        with f.if_then(none), f.for_range(0, every, self.lanes) as loop:
+            place = f.add(loop.index, self.transformed)
+            f.store(zero, f.pointer(scratch, place, self.accumulator))
 
     def _count(self, f: llvm.Function, first: llvm.Value, *bounds: llvm.Value) -> llvm.Value:
         """How many steps of the depth are taken from `first` on."""
@@ -303,7 +244,7 @@ class _WinogradEmitter:
     # 1. B^T x B of every tile of a block.
 
     def _emit_transform(self) -> None:
-        image = "batch", *self.planes, "features"
+        image = *self.coordinates, "features"
         f = self._helper("_transform", (*image, "line", "rows", *self.turn))
         args, *numbers, scratch = f.arguments
         place, (line, rows, first, *bounds) = numbers[: len(image)], numbers[len(image) :]
@@ -351,7 +292,7 @@ class _WinogradEmitter:
                     else:
                         mask = f.splat(f.land(there[0][i], there[1][j]), self.lanes)
                         tile.append(self.image.masked_load(f, source, at, mask))
-            made: list[llvm.Value] = [tile[0]] * _PLACES
+            made: list[llvm.Value] = [tile[0]] * PLACES
             for j in range(4):
                 made[j::4] = _input_side(f, tile[j::4])
             for i in range(4):
@@ -391,7 +332,7 @@ class _WinogradEmitter:
 
     def _ahead(self) -> int:
         """Elements of the next group's weights that are fetched while one place is multiplied."""
-        return -(-_TAPS * self.steps * self.width // _PLACES)
+        return -(-TAPS * self.steps * self.width // PLACES)
 
     def _emit_place(self, rows: int | None) -> None:
         """The products of `rows` tiles at one place, of some input features."""
@@ -477,7 +418,7 @@ class _WinogradEmitter:
         before = f.sub(first, bounds[0]) if bounds else first  # steps that the sums have
         taps = self._panel(f, args, group)
         here = f.pointer(taps, f.mul(first, self.width), self.accumulator)
-        behind = f.add(f.mul(first, _TAPS * self.width), _TAPS * self.step)
+        behind = f.add(f.mul(first, TAPS * self.width), TAPS * self.step)
         behind = f.pointer(taps, behind, self.accumulator)
         sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
         planes = self._planes(f, scratch)
@@ -510,7 +451,7 @@ class _WinogradEmitter:
     def _panel(self, f: llvm.Function, args: llvm.Value, group: llvm.Value) -> llvm.Value:
         """The weights of a column group, of the first tap that is summed."""
         stored = f.load("ptr", f.pointer(args, self.weights, "ptr"))
-        place = f.add(f.mul(group, _TAPS * self.step), self.geometry.kernel.offset)
+        place = f.add(f.mul(group, TAPS * self.step), self.geometry.kernel.offset)
         return f.pointer(stored, place, self.accumulator)
 
     def _planes(self, f: llvm.Function, scratch: llvm.Value) -> llvm.Value:
@@ -545,8 +486,7 @@ class _WinogradEmitter:
     # 3. A^T s A of every tile, and what follows.
 
     def _emit_results(self) -> None:
-        names = "batch", *self.planes, "line", "rows", "group", "slot"
-        f = self._helper("_results", names)
+        f = self._helper("_results", (*self.coordinates, "line", "rows", "group", "slot"))
         args, *image, line, rows, group, slot, scratch = f.arguments
         sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
         results = self._planes(f, scratch)
@@ -558,7 +498,7 @@ class _WinogradEmitter:
             at = f.add(f.mul(row, 2 * length), f.mul(column, 2 * self.width))
             for vector in range(self.vectors):
                 tile = []
-                for place in range(_PLACES):
+                for place in range(PLACES):
                     start = place * self.rows * self.width + vector * self.lanes
                     start = f.add(f.mul(loop.index, self.width), start)
                     tile.append(f.load(kind, f.pointer(sums, start, self.accumulator)))
@@ -591,7 +531,7 @@ class _WinogradEmitter:
 
     def _emit_direct(self) -> None:
         """The results of the lines [first, last) of a column group."""
-        f = self._helper("_direct", ("batch", *self.planes, "first", "last", "group"))
+        f = self._helper("_direct", (*self.coordinates, "first", "last", "group"))
         args, *image, first, last, group, results = f.arguments
         base = self.image.base(f, args, (*image, f.udiv(group, self.groups)))
         taps = self._panel(f, args, group)
