@@ -172,7 +172,7 @@ class _WinogradEmitter:
             bounds = self._bounds(f, image[1:])
             start, end = bounds or (0, self.depth)
             if bounds:
-                self._zero_where_none(f, *bounds, scratch)
+                self._zero_where_none(f, bounds, scratch)
             with f.for_range(start, end, self.steps, at_least_once=not bounds) as inputs:
                 turn = inputs.index, *bounds
                 place = *image, features, line, rows, *turn
@@ -218,11 +218,11 @@ class _WinogradEmitter:
         return [f.mul(tap, self.geometry.inputs) for tap in taps]
 
     def _zero_where_none(
-        self, f: llvm.Function, start: llvm.Value, end: llvm.Value, scratch: llvm.Value
+        self, f: llvm.Function, bounds: Sequence[llvm.Value], scratch: llvm.Value
     ) -> None:
         """The sums of a plane of results all of whose planes lie in the padding."""
         zero = llvm.constant(llvm.vector(self.lanes, self.accumulator), 0)
-        none, every = f.compare("sge", start, end), self.per_part * self.sums
+        none, every = f.compare("sge", bounds[0], bounds[1]), self.per_part * self.sums
         with f.if_then(none), f.for_range(0, every, self.lanes) as loop:
             place = f.add(loop.index, self.transformed)
             f.store(zero, f.pointer(scratch, place, self.accumulator))

@@ -315,7 +315,7 @@ def test_winograd_keeps_what_is_not_finite(groups: int, where: str, level: str) 
     sizes = (2, 32 * groups, 48 * groups, 20, 23)
     options = {"padding": ((1, 1), (1, 1)), "feature_group_count": groups}
     op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), **options)
-    _check_not_finite(op, inputs, *inputs, where, level)
+    _check_not_finite(op, inputs, inputs[0], inputs[1], where, level)
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
