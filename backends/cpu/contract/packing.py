@@ -18,7 +18,7 @@ from ....hlo.ops.contraction import free_dims
 from ....hlo.views import view_of
 from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
-from . import inner, stream, winograd
+from . import inner, stream, winograd_form
 from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
 from .grouped import GROUP_COLUMNS, Engine, engine_for
@@ -145,8 +145,8 @@ def packing_for(
     lanes = target.lanes(accumulator_of(op))
     width = PANEL_VECTORS * lanes
     if op.name == "convolution":
-        if reassociates and winograd.applies(op, lanes):
-            return winograd.packing(op, lanes)
+        if reassociates and winograd_form.applies(op, lanes):
+            return winograd_form.packing(op, lanes)
         return _packing_along_inputs(op, lanes) or _convolution_packing(op, width, lanes)
     if not weight.tensor.is_static or weight.tensor.size < _SMALLEST:
         return None

@@ -8,6 +8,10 @@ B and A hold 0 and +-1, G halves too (which is done to the sums instead). Weight
 are, in the order in which they are read: a block of tiles transforms some of them at a time, in
 scratch that the first-level caches hold, and multiplies them there.
 
+A third spatial dim before these two, of any window, has features of its own at each of its taps:
+what is summed for a plane of results is its taps times the features, those of its planes that lie
+in the padding left out.
+
 An infinity or a NaN would spread over the 2 x 2 results of a tile, whichever of them sees it, and
 sums of large values may overflow where the results do not. Either leaves a result that is not
 finite; then the results of the block are summed again without any transform.
@@ -15,15 +19,12 @@ finite; then the results of the block are summed again without any transform.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from ....hlo.build import Builder
 from ....hlo.deciding import at_hint, larger
-from ....hlo.graph import Op, Value
-from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
 from ....hlo.views import Segment, merge
-from ....optimizer.passes.encode import Packing
 from ... import llvm
 from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
 from .epilogue import Epilogue
@@ -39,13 +40,9 @@ from .micro import (
     rest_micros,
 )
 from .operands import ColumnGroup, OperandArray, not_negative, unravel
+from .winograd_form import PLACES, TAPS, applies
 
-_PLACES = 16  # of a transformed tile
-_TAPS = 9
-_LEAST_FEATURES = 32
-_LEAST_TILES = 16  # fewer do not repay transforming weights
 _ROWS = 56  # tiles of a block
-_MOST_TRANSFORMED = 1 << 20  # bytes of a line of tiles
 _SCRATCH = 19 << 15  # bytes, if sums of more than one column group are kept
 _ENOUGH_TILES = 8
 _LEAST_GROUPS = 2  # column groups that share the transformed tiles of a block, if there are
@@ -58,53 +55,6 @@ _LINES = ((0,), (3,), (1, 2))  # of places: those whose weights are transformed 
 _PLANES = 8  # of transformed weights, at most
 
 
-def applies(op: Op, lanes: int) -> bool:
-    """Whether a convolution, features innermost on both sides, has this form and gains by it: each
-    of its groups of features by itself."""
-    strides, _, base, dilation, reversal = window_attributes(op)
-    last = op.type.rank - 1
-    if op.type.rank != 4 or op.input_feature_dimension != last:
-        return False
-    order = (op.output_batch_dimension, *op.output_spatial_dimensions, op.output_feature_dimension)
-    same = (op.input_batch_dimension, *op.input_spatial_dimensions) == order[:-1] == (0, 1, 2)
-    taps = tuple(op.rhs.dims[d] for d in op.kernel_spatial_dimensions)
-    if not same or taps != (3, 3) or op.batch_group_count != 1:
-        return False
-    if {*strides, *base, *dilation} != {1} or any(reversal):
-        return False
-    if {op.lhs.element.name, op.rhs.element.name, op.type.element.name} != {"f32"}:
-        return False
-    if isinstance(op.lhs.dims[last], SymbolicDim) or isinstance(op.type.dims[last], SymbolicDim):
-        return False
-    inputs, outputs = (n // op.feature_group_count for n in (op.lhs.dims[last], op.type.dims[last]))
-    if inputs % lanes or outputs % lanes or min(inputs, outputs) < _LEAST_FEATURES:
-        return False
-    batch, height, width = op.type.dims[:3]
-    across = -(-width // 2)
-    few = 4 * _PLACES * at_hint(across) * padded_depth(inputs, 4) <= _MOST_TRANSFORMED
-    return few and at_hint(batch * -(-height // 2) * across) >= _LEAST_TILES
-
-
-def packing(op: Op, lanes: int) -> Packing:
-    """Weights as [panels, 9, inputs, width]."""
-    outputs, inputs = op.kernel_output_feature_dimension, op.kernel_input_feature_dimension
-    order = (*op.kernel_spatial_dimensions, inputs, outputs)
-    count = op.rhs.dims[outputs]
-    depth = op.rhs.dims[inputs]
-    wide = PANEL_VECTORS * lanes
-    width = wide if count // op.feature_group_count % wide == 0 else lanes
-
-    def forward(b: Builder, weight: Value) -> Value:
-        panels = b.reshape(b.transpose(weight, order), (_TAPS, depth, count // width, width))
-        return b.transpose(panels, (2, 0, 1, 3))
-
-    def inverse(b: Builder, packed: Value) -> Value:
-        taps = b.reshape(b.transpose(packed, (1, 2, 0, 3)), (3, 3, depth, count))
-        return b.transpose(taps, [order.index(d) for d in range(4)])
-
-    return Packing(1, f"winograd{width}:{order}".replace(" ", ""), forward, inverse)
-
-
 def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     """Defines the kernel; its tiles and scratch bytes. None where weights are not stored so."""
     geometry, lanes = kernel.geometry, kernel.lanes
@@ -115,36 +65,52 @@ def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     inputs, outputs = geometry.inputs, geometry.outputs
     if width not in (lanes, PANEL_VECTORS * lanes):
         return None
-    step = inputs * width
-    columns = merge([Segment(outputs // width, _TAPS * step), Segment(width, 1)])
+    *leading, lines, columns = geometry.spatial
     found = (
-        stored, geometry.kernel.offset, geometry.kernel_outputs.segments,
-        geometry.kernel_input_step, [s.kernel_step for s in geometry.spatial],
-        geometry.kernel_groups,
+        stored, geometry.kernel_outputs.segments, geometry.kernel_input_step,
+        [s.kernel_step for s in geometry.spatial if s.kernel > 1], geometry.kernel_groups,
+        lines.kernel, columns.kernel,
     )  # fmt: skip
     panels = outputs // width
+    depth = geometry.op.rhs.tensor.size // (TAPS * outputs * geometry.groups)
+    step = depth * width
     wanted = (
-        (panels * geometry.groups, _TAPS, inputs, width), 0, columns, width, [3 * step, step],
-        panels * _TAPS * step if geometry.groups > 1 else 0,
+        (panels * geometry.groups, TAPS, depth, width),
+        merge([Segment(panels, TAPS * step), Segment(width, 1)]), width,
+        [*(inputs * width for s in leading if s.kernel > 1), 3 * step, step],
+        panels * TAPS * step if geometry.groups > 1 else 0, 3, 3,
     )  # fmt: skip
-    image = kernel.source(geometry.input, (geometry.batch_step, geometry.group_step))
+    # Windows begin in the first of their planes, whether the image has it or not.
+    planes = [s.stride * s.input_step for s in leading]
+    shift = sum(-s.low * s.input_step for s in leading)
+    outer = geometry.batch_step, *planes, geometry.group_step
+    image = kernel.source(geometry.input, outer, shift)
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
-    return _WinogradEmitter(kernel, image, width).emit()
+    return _WinogradEmitter(kernel, image, width, step).emit()
 
 
 class _WinogradEmitter:
-    def __init__(self, kernel: ConvolutionKernel, image: OperandArray, width: int) -> None:
+    """step: elements from one of the nine taps of a stored panel to the next."""
+
+    def __init__(
+        self, kernel: ConvolutionKernel, image: OperandArray, width: int, step: int
+    ) -> None:
         geometry, target = kernel.geometry, kernel.target
         self.module, self.name, self.geometry = kernel.module, kernel.name, geometry
-        self.accumulator, self.image, self.width = kernel.accumulator, image, width
+        self.accumulator, self.image = kernel.accumulator, image
+        self.width, self.step = width, step
         self.weights = kernel.arguments.index(geometry.kernel.source)
         self.lanes = kernel.lanes
         self.vectors = width // self.lanes
-        self.lines, self.columns = geometry.spatial
+        *self.leading, self.lines, self.columns = geometry.spatial  # one before them, or none
+        self.coordinates = "batch", *("plane" for _ in self.leading)  # of an image of results
+        bounded = any(not spatial.inside for spatial in self.leading)
+        self.turn = ("first", "start", "end") if bounded else ("first",)
+        self.depth = math.prod(spatial.kernel for spatial in self.leading) * geometry.inputs
         self.across = -(-self.columns.outputs // 2)  # tiles of a line
         self.down = -(-self.lines.outputs // 2)
-        self.steps = min(geometry.inputs, _FEATURES)
+        self.steps = min(self.depth, _FEATURES)
         self.pitch = padded_depth(self.steps, 4)
         down = at_hint(self.down)
         most = max(1, min(down, _ROWS // at_hint(self.across)))
@@ -158,12 +124,13 @@ class _WinogradEmitter:
         self.rest = rest_heights(rests, self.limit, self.vectors) if self.opened else ()
         # Scratch, in elements, in this order. Planes of weights lie in other sets of a cache, and
         # results are made where they were.
-        self.transformed = _PLACES * self.rows * self.pitch
-        self.sums = _PLACES * self.rows * width  # of a column group
+        self.transformed = PLACES * self.rows * self.pitch
+        self.sums = PLACES * self.rows * width  # of a column group
         self.plane = self.steps * width + LINE // 4
         self.shared = larger(4 * self.rows * width, _PLANES * self.plane)
         self.groups = geometry.outputs // width  # of columns, of a group of features
-        others = max(1, at_hint(geometry.batch * self.blocks * geometry.groups))
+        self.images = geometry.batch * math.prod(spatial.outputs for spatial in self.leading)
+        others = max(1, at_hint(self.images * self.blocks * geometry.groups))
         parts = min(-(-self.groups // _LEAST_GROUPS), -(-_ENOUGH_TILES // others))
         kept = at_hint(self.transformed + self.shared)
         room = (_SCRATCH // 4 - kept) // at_hint(self.sums)
@@ -174,6 +141,7 @@ class _WinogradEmitter:
             op, kernel.body, len(kernel.arguments), kernel.accumulator,
             (
                 (geometry.batch, geometry.result_batch_step),
+                *((spatial.outputs, spatial.output_step) for spatial in self.leading),
                 (self.lines.outputs, self.lines.output_step),
             ),
             (self.columns.outputs, self.columns.output_step),
@@ -192,22 +160,26 @@ class _WinogradEmitter:
         args, begin, end, scratch = f.arguments
         with f.for_range(begin, end) as loop:
             # The weights of a part stay in the L2 cache from block to block.
-            part, features, batch, block = unravel(
-                f, loop.index, (self.parts, self.geometry.groups, self.geometry.batch, self.blocks)
-            )
+            planes = [spatial.outputs for spatial in self.leading]
+            sizes = self.parts, self.geometry.groups, self.geometry.batch, *planes, self.blocks
+            part, features, *image, block = unravel(f, loop.index, sizes)
             line = f.mul(block, self.deep)
             whole = f.compare("ult", block, self.blocks - 1)
             rows = f.select(whole, f.constant("i64", self.rows), f.constant("i64", self.last_rows))
             part = f.mul(part, self.per_part)
             first = f.add(f.mul(features, self.groups), part)
             last = f.add(first, f.min(f.sub(self.groups, part), self.per_part))
-            with f.for_range(0, self.geometry.inputs, self.steps, at_least_once=True) as inputs:
-                taken = inputs.index
-                place = batch, features, line, rows, taken
+            bounds = self._bounds(f, image[1:])
+            start, end = bounds or (0, self.depth)
+            if bounds:
+                self._zero_where_none(f, bounds, scratch)
+            with f.for_range(start, end, self.steps, at_least_once=not bounds) as inputs:
+                turn = inputs.index, *bounds
+                place = *image, features, line, rows, *turn
                 f.call(self.name + "_transform", "void", args, *place, scratch)
                 with f.for_range(first, last, at_least_once=True) as groups:
                     sums = f.mul(f.sub(groups.index, first), self.sums)
-                    operands = args, groups.index, taken, sums, scratch
+                    operands = args, groups.index, *turn, sums, scratch
                     if self.opened:
                         f.call(f"{self.name}_products", "void", *operands, rows)
                     elif self.rows == self.last_rows:
@@ -220,10 +192,10 @@ class _WinogradEmitter:
                             f.call(f"{self.name}_products{self.last_rows}", "void", *operands)
             with f.for_range(first, last, at_least_once=True) as groups:
                 sums = f.mul(f.sub(groups.index, first), self.sums)
-                operands = args, batch, line, rows, groups.index, sums, scratch
+                operands = args, *image, line, rows, groups.index, sums, scratch
                 f.call(self.name + "_results", "void", *operands)
         f.ret()
-        tiles = self.geometry.batch * self.geometry.groups * self.blocks * self.parts
+        tiles = self.images * self.geometry.groups * self.blocks * self.parts
         return tiles, 4 * (self.transformed + self.per_part * self.sums + self.shared)
 
     @property
@@ -231,16 +203,52 @@ class _WinogradEmitter:
         """The tiles of a block; None where the call decides them."""
         return [None] if self.opened else {self.rows, self.last_rows}
 
-    def _count(self, f: llvm.Function, first: llvm.Value) -> llvm.Value:
-        """How many input features are taken from `first` on."""
-        return f.min(f.sub(self.geometry.inputs, first), self.steps)
+    def _bounds(self, f: llvm.Function, planes: Sequence[llvm.Value]) -> list[llvm.Value]:
+        """The steps [start, end) of the depth whose planes the image has, for a plane of results;
+        nothing where it always has all of them."""
+        if len(self.turn) == 1:
+            return []
+        (spatial,), (plane,) = self.leading, planes
+        window = f.sub(f.mul(plane, spatial.stride), spatial.low)
+        taps = [
+            f.udiv(f.add(f.max(count, 0), spatial.dilation - 1), spatial.dilation)
+            for count in (f.sub(0, window), f.sub(spatial.size, window))
+        ]
+        taps[1] = f.min(taps[1], spatial.kernel)
+        return [f.mul(tap, self.geometry.inputs) for tap in taps]
+
+    def _zero_where_none(
+        self, f: llvm.Function, bounds: Sequence[llvm.Value], scratch: llvm.Value
+    ) -> None:
+        """The sums of a plane of results all of whose planes lie in the padding."""
+        zero = llvm.constant(llvm.vector(self.lanes, self.accumulator), 0)
+        none, every = f.compare("sge", bounds[0], bounds[1]), self.per_part * self.sums
+        with f.if_then(none), f.for_range(0, every, self.lanes) as loop:
+            place = f.add(loop.index, self.transformed)
+            f.store(zero, f.pointer(scratch, place, self.accumulator))
+
+    def _count(self, f: llvm.Function, first: llvm.Value, *bounds: llvm.Value) -> llvm.Value:
+        """How many steps of the depth are taken from `first` on."""
+        return f.min(f.sub(bounds[-1] if bounds else self.depth, first), self.steps)
+
+    def _at_step(self, f: llvm.Function, first: llvm.Value, step: llvm.Value) -> llvm.Value:
+        """Where the step `first + step` of the depth lies in the image, `first` elements into a
+        window."""
+        for spatial in self.leading:
+            if spatial.kernel > 1:
+                tap = f.udiv(f.add(first, step), self.geometry.inputs)
+                between = spatial.dilation * spatial.input_step - self.geometry.inputs
+                return f.add(step, f.mul(tap, between))
+        return step
 
     # 1. B^T x B of every tile of a block.
 
     def _emit_transform(self) -> None:
-        f = self._helper("_transform", ("batch", "features", "line", "rows", "first"))
-        args, batch, features, line, rows, first, scratch = f.arguments
-        base, count = self.image.base(f, args, (batch, features)), self._count(f, first)
+        image = *self.coordinates, "features"
+        f = self._helper("_transform", (*image, "line", "rows", *self.turn))
+        args, *numbers, scratch = f.arguments
+        place, (line, rows, first, *bounds) = numbers[: len(image)], numbers[len(image) :]
+        base, count = self.image.base(f, args, place), self._count(f, first, *bounds)
         with f.for_range(0, rows) as loop:
             row, column = f.udiv(loop.index, self.across), f.urem(loop.index, self.across)
             y = f.sub(f.mul(f.add(line, row), 2), self.lines.low)
@@ -254,13 +262,13 @@ class _WinogradEmitter:
             )
             branch = f.if_else(inside)
             with branch.then():
-                self._transform_tile(f, source, target, count, None)
+                self._transform_tile(f, source, target, first, count, None)
             with branch.otherwise():
                 there = [
                     [f.compare("ult", f.add(start, i), spatial.size) for i in range(4)]
                     for start, spatial in ((y, self.lines), (x, self.columns))
                 ]
-                self._transform_tile(f, source, target, count, there)
+                self._transform_tile(f, source, target, first, count, there)
         f.ret()
 
     def _transform_tile(
@@ -268,21 +276,23 @@ class _WinogradEmitter:
         f: llvm.Function,
         source: llvm.Value,
         target: llvm.Value,
+        first: llvm.Value,
         count: llvm.Value,
         there: list[list[llvm.Value]] | None,
     ) -> None:
         with f.for_range(0, count, self.lanes) as loop:
             tile = []
+            corner = self._at_step(f, first, loop.index)
             for i in range(4):
                 for j in range(4):
                     offset = i * self.lines.input_step + j * self.columns.input_step
-                    at = f.add(loop.index, offset)
+                    at = f.add(corner, offset)
                     if there is None:
                         tile.append(self.image.load(f, source, at, self.lanes))
                     else:
                         mask = f.splat(f.land(there[0][i], there[1][j]), self.lanes)
                         tile.append(self.image.masked_load(f, source, at, mask))
-            made: list[llvm.Value] = [tile[0]] * _PLACES
+            made: list[llvm.Value] = [tile[0]] * PLACES
             for j in range(4):
                 made[j::4] = _input_side(f, tile[j::4])
             for i in range(4):
@@ -314,15 +324,15 @@ class _WinogradEmitter:
         return Micro(
             self.accumulator, self.lanes, rows, self.pitch,
             tuple(v * self.lanes for v in range(self.vectors)),
-            (Depth(self.geometry.inputs, 1, self.width),), self.width,
+            (Depth(self.depth, 1, self.width),), self.width,
             ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
-            cut=self.steps < self.geometry.inputs,
+            cut=self.steps < self.depth,
             most_products=FEW_PRODUCTS if self.opened else STEP_PRODUCTS,
         )  # fmt: skip
 
     def _ahead(self) -> int:
         """Elements of the next group's weights that are fetched while one place is multiplied."""
-        return -(-_TAPS * self.steps * self.width // _PLACES)
+        return -(-TAPS * self.steps * self.width // PLACES)
 
     def _emit_place(self, rows: int | None) -> None:
         """The products of `rows` tiles at one place, of some input features."""
@@ -400,14 +410,15 @@ class _WinogradEmitter:
         corners a weight is itself."""
         suffix = "" if rows is None else str(rows)
         behind_all = () if rows is not None else ("rows",)
-        f = self._helper(f"_products{suffix}", ("group", "first", "slot"), behind_all)
-        args, group, first, slot, scratch, *taken = f.arguments
-        count = self._count(f, first)
-        stored = f.load("ptr", f.pointer(args, self.weights, "ptr"))
-        step = self.geometry.inputs * self.width
-        taps = f.pointer(stored, f.mul(group, _TAPS * step), self.accumulator)
+        f = self._helper(f"_products{suffix}", ("group", *self.turn, "slot"), behind_all)
+        args, group, *turn, slot, scratch = f.arguments[: len(self.turn) + 4]
+        taken = f.arguments[len(self.turn) + 4 :]
+        first, *bounds = turn
+        count = self._count(f, *turn)
+        before = f.sub(first, bounds[0]) if bounds else first  # steps that the sums have
+        taps = self._panel(f, args, group)
         here = f.pointer(taps, f.mul(first, self.width), self.accumulator)
-        behind = f.add(f.mul(first, _TAPS * self.width), _TAPS * step)
+        behind = f.add(f.mul(first, TAPS * self.width), TAPS * self.step)
         behind = f.pointer(taps, behind, self.accumulator)
         sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
         planes = self._planes(f, scratch)
@@ -419,13 +430,13 @@ class _WinogradEmitter:
                 f"{self.name}_place{suffix}", "void",
                 f.pointer(scratch, place * self.rows * self.pitch, self.accumulator), right,
                 f.pointer(sums, place * self.rows * self.width, self.accumulator),
-                f.pointer(behind, done * self._ahead(), self.accumulator), first, count, *taken,
+                f.pointer(behind, done * self._ahead(), self.accumulator), before, count, *taken,
             )  # fmt: skip
             done += 1
 
         for i, j in _CORNERS:
             tap = 3 * (i and 2) + (j and 2)
-            multiply(4 * i + j, f.pointer(here, tap * step, self.accumulator))
+            multiply(4 * i + j, f.pointer(here, tap * self.step, self.accumulator))
         for lines in _LINES:
             places = [(i, j) for i in lines for j in range(4) if (i, j) not in _CORNERS]
             with f.for_range(0, f.mul(count, self.width), self.lanes) as loop:
@@ -436,6 +447,12 @@ class _WinogradEmitter:
             for number, (i, j) in enumerate(places):
                 multiply(4 * i + j, f.pointer(planes, number * self.plane, self.accumulator))
         f.ret()
+
+    def _panel(self, f: llvm.Function, args: llvm.Value, group: llvm.Value) -> llvm.Value:
+        """The weights of a column group, of the first tap that is summed."""
+        stored = f.load("ptr", f.pointer(args, self.weights, "ptr"))
+        place = f.add(f.mul(group, TAPS * self.step), self.geometry.kernel.offset)
+        return f.pointer(stored, place, self.accumulator)
 
     def _planes(self, f: llvm.Function, scratch: llvm.Value) -> llvm.Value:
         """Where transformed weights lie, and results."""
@@ -448,10 +465,9 @@ class _WinogradEmitter:
         """2 G w (2 G)^T of some weights in some lines of places, where that is no weight itself; in
         the first and last line, and column, it is not doubled."""
         kind = llvm.vector(self.lanes, self.accumulator)
-        step = self.geometry.inputs * self.width
 
         def tap(row: int, column: int) -> llvm.Value:
-            place = f.add(at, (3 * row + column) * step)
+            place = f.add(at, (3 * row + column) * self.step)
             return f.load(kind, f.pointer(taps, place, self.accumulator))
 
         made: dict[Place, llvm.Value] = {}
@@ -470,8 +486,8 @@ class _WinogradEmitter:
     # 3. A^T s A of every tile, and what follows.
 
     def _emit_results(self) -> None:
-        f = self._helper("_results", ("batch", "line", "rows", "group", "slot"))
-        args, batch, line, rows, group, slot, scratch = f.arguments
+        f = self._helper("_results", (*self.coordinates, "line", "rows", "group", "slot"))
+        args, *image, line, rows, group, slot, scratch = f.arguments
         sums = f.pointer(scratch, f.add(slot, self.transformed), self.accumulator)
         results = self._planes(f, scratch)
         kind = llvm.vector(self.lanes, self.accumulator)
@@ -482,7 +498,7 @@ class _WinogradEmitter:
             at = f.add(f.mul(row, 2 * length), f.mul(column, 2 * self.width))
             for vector in range(self.vectors):
                 tile = []
-                for place in range(_PLACES):
+                for place in range(PLACES):
                     start = place * self.rows * self.width + vector * self.lanes
                     start = f.add(f.mul(loop.index, self.width), start)
                     tile.append(f.load(kind, f.pointer(sums, start, self.accumulator)))
@@ -500,14 +516,14 @@ class _WinogradEmitter:
         (seen,) = loop.results
         lost = f.bitcast(f.compare("uno", seen, seen), f"i{self.lanes}")
         with f.if_then(f.compare("ne", lost, 0)):
-            f.call(self.name + "_direct", "void", args, batch, first, last, group, results)
+            f.call(self.name + "_direct", "void", args, *image, first, last, group, results)
         count, zero = f.constant("i64", self.columns.outputs), llvm.constant("i64", 0)
         column = f.mul(group, self.width)
         with f.for_range(first, last) as loop:
             start = f.mul(f.sub(loop.index, first), length)
             tile_line = f.pointer(results, start, self.accumulator)
             columns = ColumnGroup(self.lanes, self.vectors)
-            outer = batch, loop.index
+            outer = *image, loop.index
             self.epilogue.emit(f, args, outer, zero, column, count, tile_line, columns)
         f.ret()
 
@@ -515,12 +531,11 @@ class _WinogradEmitter:
 
     def _emit_direct(self) -> None:
         """The results of the lines [first, last) of a column group."""
-        f = self._helper("_direct", ("batch", "first", "last", "group"))
-        args, batch, first, last, group, results = f.arguments
-        base = self.image.base(f, args, (batch, f.udiv(group, self.groups)))
-        weights = f.load("ptr", f.pointer(args, self.weights, "ptr"))
-        step = self.geometry.inputs * self.width
-        taps = f.pointer(weights, f.mul(group, _TAPS * step), self.accumulator)
+        f = self._helper("_direct", (*self.coordinates, "first", "last", "group"))
+        args, *image, first, last, group, results = f.arguments
+        base = self.image.base(f, args, (*image, f.udiv(group, self.groups)))
+        taps = self._panel(f, args, group)
+        start, end = self._bounds(f, image[1:]) or (0, self.depth)
         kind = llvm.vector(self.lanes, self.accumulator)
         zeros = [llvm.constant(kind, 0)] * self.vectors
         with f.for_range(first, last) as line, f.for_range(0, self.columns.outputs) as column:
@@ -532,25 +547,26 @@ class _WinogradEmitter:
                     f.compare("ult", y, self.lines.size), f.compare("ult", x, self.columns.size)
                 )
                 at = f.add(f.mul(y, self.lines.input_step), f.mul(x, self.columns.input_step))
-                with f.for_range(0, self.geometry.inputs, 1, tap.carried) as loop:
+                with f.for_range(start, end, 1, tap.carried) as loop:
                     branch = f.if_else(inside)
                     with branch.then():
-                        branch.give(self.image.load(f, base, f.add(at, loop.index)))
+                        step = self._at_step(f, f.constant("i64", 0), loop.index)
+                        branch.give(self.image.load(f, base, f.add(at, step)))
                     with branch.otherwise():
                         branch.give(llvm.constant(self.accumulator, 0))
                     spread = f.splat(branch.results[0], self.lanes)
-                    start = f.add(f.mul(tap.index, step), f.mul(loop.index, self.width))
+                    weights = f.add(f.mul(tap.index, self.step), f.mul(loop.index, self.width))
                     sums = []
                     for vector, total in enumerate(loop.carried):
-                        source = f.add(start, vector * self.lanes)
+                        source = f.add(weights, vector * self.lanes)
                         weight = f.load(kind, f.pointer(taps, source, self.accumulator))
                         sums.append(f.fma(spread, weight, total))
                     loop.carry(*sums)
                 tap.carry(*loop.results)
-            start = f.mul(f.sub(line.index, first), 2 * self.across * self.width)
-            start = f.add(start, f.mul(column.index, self.width))
+            place = f.mul(f.sub(line.index, first), 2 * self.across * self.width)
+            place = f.add(place, f.mul(column.index, self.width))
             for vector, value in enumerate(tap.results):
-                target = f.add(start, vector * self.lanes)
+                target = f.add(place, vector * self.lanes)
                 f.store(value, f.pointer(results, target, self.accumulator))
         f.ret()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen, contract
-from girih.backends.cpu.contract import inner, phases
+from girih.backends.cpu.contract import inner, phases, winograd
 from girih.backends.cpu.contract.geometry import geometry_of
 from girih.backends.cpu.contract.packing import packing_for
 from girih.hlo.build import Builder, build_region
@@ -21,8 +21,9 @@ from .kernels import run_kernel
 from .test_contract import close, random, tensor_of
 
 pytestmark = pytest.mark.usefixtures("each_level")
-IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NDHWC": (0, 4, 1, 2, 3)}
 KERNELS = {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1)}
+VOLUME_KERNELS = {"OIDHW": (0, 1, 2, 3, 4), "DHWIO": (4, 3, 0, 1, 2)}
 LEVELS = [level for level in ("avx512", "avx2", "baseline", "neon") if level in levels()]
 
 DEPTHWISE: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], dict[str, Any]]] = [
@@ -42,10 +43,12 @@ DEPTHWISE: list[tuple[tuple[int, int], tuple[int, int], tuple[int, int], dict[st
 def convolution(
     image: str, kernel: str, sizes: tuple[int, ...], window: tuple[int, ...], **options: Any
 ) -> tuple[Op, list[np.ndarray]]:
-    """A convolution that gives NHWC; sizes are (batch, inputs, outputs, height, width)."""
+    """A convolution that gives NHWC, or NDHWC; sizes are (batch, inputs, outputs, height, width),
+    those of planes before the height."""
     batch, inputs, outputs, *spatial = sizes
     groups = options.get("feature_group_count", 1)
-    order, weights = IMAGES[image], KERNELS[kernel]
+    order, weights = IMAGES[image], {**KERNELS, **VOLUME_KERNELS}[kernel]
+    last = len(order) - 1
     lhs = random(*_placed(order, (batch, inputs, *spatial)), dtype=np.float32)
     rhs = random(*_placed(weights, (outputs, inputs // groups, *window)), dtype=np.float32)
     b = Builder()
@@ -58,8 +61,8 @@ def convolution(
             "kernel_output_feature_dimension": weights[0],
             "kernel_input_feature_dimension": weights[1],
             "kernel_spatial_dimensions": weights[2:],
-            "output_batch_dimension": 0, "output_feature_dimension": 3,
-            "output_spatial_dimensions": (1, 2), **options,
+            "output_batch_dimension": 0, "output_feature_dimension": last,
+            "output_spatial_dimensions": tuple(range(1, last)), **options,
         },
     )  # fmt: skip
     return op, [lhs, rhs]
@@ -257,6 +260,44 @@ def test_winograd(case: int, level: str) -> None:
     check(op, inputs, target, packing)
 
 
+ONE = (1, 1), (1, 1), (1, 1)
+VOLUMES: list[tuple[tuple[int, ...], int, dict[str, Any]]] = [
+    ((1, 32, 48, 5, 9, 11), 3, {"padding": ONE}),
+    ((2, 48, 96, 3, 13, 11), 3, {"padding": ((0, 2), (2, 0), (1, 1))}),
+    ((2, 64, 32, 4, 9, 8), 3, {}),
+    ((1, 32, 32, 3, 9, 8), 1, {"padding": ((0, 0), (1, 1), (1, 1))}),
+    ((1, 64, 32, 7, 8, 9), 3, {"padding": ONE, "window_strides": (2, 1, 1)}),
+    ((1, 32, 64, 6, 9, 8), 3, {"padding": ((2, 2), *ONE[1:]), "rhs_dilation": (2, 1, 1)}),
+    ((1, 32, 32, 9, 8, 8), 5, {
+        "padding": ((5, 4), *ONE[1:]), "window_strides": (3, 1, 1), "rhs_dilation": (2, 1, 1),
+    }),
+    ((1, 32, 32, 7, 8, 8), 3, {"padding": ((-1, -2), (3, -2), (0, 1))}),
+    ((1, 32, 32, 1, 9, 9), 3, {"padding": ONE}),  # one tap alone meets the image
+    ((1, 32, 64, 2, 8, 9), 2, {"padding": ((3, 4), *ONE[1:])}),  # results of padding alone
+    ((1, 192, 96, 3, 10, 9), 2, {"padding": ((1, 0), *ONE[1:]), "feature_group_count": 2}),
+    ((1, 96, 256, 2, 17, 14), 3, {"padding": ONE}),  # blocks of other sizes
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("case", range(len(VOLUMES)))
+def test_winograd_of_planes(case: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, taps, options = VOLUMES[case]
+    kernel = sorted(VOLUME_KERNELS)[case % 2]
+    target = codegen.host_target(level)
+    made: list[object] = []
+    emit = winograd.emit_winograd
+    monkeypatch.setattr(
+        "girih.backends.cpu.contract.convolution.emit_winograd",
+        lambda *a: made.append(emit(*a)) or made[-1],
+    )
+    op, inputs = convolution("NDHWC", kernel, sizes, (taps, 3, 3), **options)
+    packing = packing_for(op, target, True)
+    assert packing is not None and packing.name.startswith("winograd")
+    check(op, inputs, target, packing)
+    assert any(made)
+
+
 def test_winograd_stores_each_weight_once() -> None:
     op, (_, weight) = convolution("NHWC", "OIHW", WINOGRAD[0][0], (3, 3))
     packing = packing_for(op, codegen.host_target(LEVELS[0]), True)
@@ -271,15 +312,32 @@ def test_winograd_stores_each_weight_once() -> None:
 def test_winograd_keeps_what_is_not_finite(groups: int, where: str, level: str) -> None:
     """An infinity or a NaN reaches the results that see it and no others; no sum overflows that is
     no result."""
-    target = codegen.host_target(level)
     sizes = (2, 32 * groups, 48 * groups, 20, 23)
     options = {"padding": ((1, 1), (1, 1)), "feature_group_count": groups}
     op, inputs = convolution("NHWC", "OIHW", sizes, (3, 3), **options)
+    _check_not_finite(op, inputs, inputs[0], inputs[1], where, level)
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("where", ["input", "weight", "overflow"])
+def test_winograd_of_planes_keeps_what_is_not_finite(where: str, level: str) -> None:
+    """The same in one plane, or at all of its taps: planes of padding have no products."""
+    padding = ((0, 0) if where == "weight" else (1, 2), (1, 1), (1, 1))
+    sizes = (2, 32, 48, 4, 20, 23)
+    op, inputs = convolution("NDHWC", "OIDHW", sizes, (3, 3, 3), padding=padding)
     image, weight = inputs
+    _check_not_finite(op, inputs, image[:, 2], weight, where, level)
+
+
+def _check_not_finite(
+    op: Op, inputs: list[np.ndarray], image: np.ndarray, weight: np.ndarray, where: str, level: str
+) -> None:
+    """With large values in some places of an image and its weights, parts of the inputs."""
+    target = codegen.host_target(level)
     if where == "input":
         image[0, 3, 5, 7], image[0, 11, 22, 0], image[1, 19, 0, 31] = np.inf, np.nan, -np.inf
     elif where == "weight":
-        weight[5, 7, 1, 2], weight[40, 0, 0, 0] = np.inf, np.nan
+        weight[5, 7, ..., 1, 2], weight[40, 0, ..., 0, 0] = np.inf, np.nan
     else:
         image[0, 8, 8:11, 3] = 3e38, -3e38, 3e38
         weight[:, 3] = 0.25

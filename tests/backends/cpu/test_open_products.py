@@ -259,9 +259,10 @@ def test_any_sizes(form: str, hint: int, sizes: list[tuple[int, ...]]) -> None:
 LAYOUTS = {
     "NCHW": ((0, 1, 2, 3), (0, 1, 2, 3)),
     "NHWC": ((0, 3, 1, 2), (3, 2, 0, 1)),
+    "NDHWC": ((0, 4, 1, 2, 3), (4, 3, 0, 1, 2)),
 }  # (batch, feature, spatial...) of image and result; (output, input, spatial...) of the kernel
 H, W = SymbolicDim("h"), SymbolicDim("w")
-CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int], dict[str, Any]]] = {
+CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, ...], dict[str, Any]]] = {
     "1x1": (24, 40, (1, 1), {}),
     "1x1 of every second": (24, 40, (1, 1), {"window_strides": (2, 2)}),
     "3x3": (16, 40, (3, 3), {"padding": ((1, 1), (1, 1))}),
@@ -282,17 +283,21 @@ CONVOLUTIONS: dict[str, tuple[int, int, tuple[int, int], dict[str, Any]]] = {
     "winograd": (32, 64, (3, 3), {"padding": ((1, 1), (1, 1))}),
     "winograd, features in parts": (96, 32, (3, 3), {}),
 }  # fmt: skip
+VOLUMES = {
+    "winograd of planes": (32, 64, (3, 3, 3), {"padding": ((2, 1), (1, 1), (1, 1))}),
+    "winograd of every second plane": (48, 32, (2, 3, 3), {
+        "padding": ((0, 0), (1, 1), (1, 1)), "window_strides": (2, 1, 1),
+    }),
+}  # fmt: skip
 IMAGES = [(1, 3, 3), (2, 7, 5), (1, 8, 16), (3, 17, 15), (1, 31, 33), (2, 4, 40)]
 
 
-def convolution(
-    form: str, layout: str, image: tuple[Any, Any, Any], element: ElementType = F32
-) -> Op:
-    inputs, outputs, window, options = CONVOLUTIONS[form]
+def convolution(form: str, layout: str, image: tuple[Any, ...], element: ElementType = F32) -> Op:
+    inputs, outputs, window, options = {**CONVOLUTIONS, **VOLUMES}[form]
     (batch, feature, *spatial), (output, input, *taps) = LAYOUTS[layout]
 
     def placed(places: list[int], sizes: list[Any]) -> TensorType:
-        dims = [0] * 4
+        dims = [0] * len(places)
         for place, size in zip(places, sizes, strict=True):
             dims[place] = size
         return TensorType(tuple(dims), element)
@@ -320,7 +325,7 @@ def convolve(made: OpenKernel, values: dict[str, int], fixed: Op, tolerance: flo
 
 
 @pytest.mark.parametrize("what", ["batch", "images"])
-@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("form", CONVOLUTIONS, ids=str)
 def test_convolutions(form: str, layout: str, what: str) -> None:
     opened = (B, H, W) if what == "images" else (B, 9, 14)
@@ -336,10 +341,10 @@ def test_convolutions(form: str, layout: str, what: str) -> None:
 
 @functools.cache
 def packed_convolution(
-    form: str, image: tuple[Any, Any, Any], target: codegen.Target
+    form: str, image: tuple[Any, ...], target: codegen.Target
 ) -> tuple[Op, Any, Any]:
     """A convolution of a weight that is stored as kernels read it, and its packing."""
-    op = convolution(form, "NHWC", image)
+    op = convolution(form, "NDHWC" if form in VOLUMES else "NHWC", image)
     packing = packing_for(op, target, True)
     assert packing is not None
     forward = build_region([op.rhs.type], lambda b, w: [packing.forward(b, w)])
@@ -370,10 +375,34 @@ def test_convolutions_of_packed_weights(form: str, what: str) -> None:
     for batch, height, width in IMAGES:
         values = {"b": batch, "h": height, "w": width}
         plain = convolution(form, "NHWC", tuple(bound(d, values) for d in opened))  # type: ignore[arg-type]
-        image, weight = arrays([value.tensor for value in plain.operands], {})
-        module = Module({"main": Function("main", forward)})
-        stored = np.asarray(interpret(module, [weight])[0])
-        made.compare(values, [image, stored], interpreted(plain, [image, weight]), 2e-5)
+        compare_packed(made, values, plain, forward)
+
+
+def compare_packed(made: OpenKernel, values: dict[str, int], plain: Op, forward: Any) -> None:
+    image, weight = arrays([value.tensor for value in plain.operands], {})
+    module = Module({"main": Function("main", forward)})
+    stored = np.asarray(interpret(module, [weight])[0])
+    made.compare(values, [image, stored], interpreted(plain, [image, weight]), 2e-5)
+
+
+@pytest.mark.parametrize("what", ["batch", "planes", "lines"])
+@pytest.mark.parametrize("form", VOLUMES)
+def test_convolutions_of_planes(form: str, what: str) -> None:
+    target = codegen.host_target()
+    if target.lanes("float") < 8:
+        pytest.skip("its features are whole vectors")
+    opened = {"batch": (B, 3, 9, 10), "planes": (1, H, 9, 10), "lines": (2, 3, H, 9)}[what]
+    symbols = {"b": Symbol(1, 8), "h": Symbol(3, 64)}
+    hints = {"b": 2, "h": 9}
+    with deciding(Assumptions(symbols, ()), hints):
+        op, forward, name = packed_convolution(form, opened, target)
+    assert name.startswith("winograd")
+    made = OpenKernel(op, symbols, hints)
+    assert not made.guards
+    for batch, planes in ((1, 3), (3, 4), (2, 9)):
+        values = {"b": batch, "h": planes}
+        plain = convolution(form, "NDHWC", tuple(bound(d, values) for d in opened))  # type: ignore[arg-type]
+        compare_packed(made, values, plain, forward)
 
 
 @pytest.mark.parametrize("residual", [False, True])
