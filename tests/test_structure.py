@@ -256,3 +256,30 @@ def test_few_conditions_list_operations() -> None:
                     if len(values) > 1 and all(value in names for value in values):
                         found.append(f"{module}: {ast.unparse(node)}")
     assert len(found) <= INLINE, "\n".join(found)
+
+
+FOLDERS = [module for module, path in MODULES.items() if module and path.name == "__init__.py"]
+
+
+def folder_of(module: str) -> str:
+    return module if module in FOLDERS else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_say_what_comes_in_goes_out_and_who_imports_them(folder: str) -> None:
+    """In ten lines at most; of another room its name stands for all folders in it."""
+    text = " ".join((ast.get_docstring(TREES[folder]) or "").split())
+    assert len((ast.get_docstring(TREES[folder]) or "").splitlines()) <= 10
+    assert re.search(r"\bIn: .+ Out: ", text)
+    found = re.search(r"Imported by ((?:`[\w/]+`(?:, )?)+|name alone)\.$", text)
+    assert found
+    said = {name.strip("`") for name in found[1].split(", ")} - {"name alone"}
+    real = {
+        folder_of(module).replace(".", "/") or "girih"
+        for module, imported in IMPORTS.items()
+        if not f"{module}.".startswith(f"{folder}.")
+        for one in imported
+        if one.module in MODULES and folder_of(one.module) == folder
+    }
+    covered = {name: {one for one in real if f"{one}/".startswith(f"{name}/")} for name in said}
+    assert real == set().union(*covered.values()) and all(covered.values())

@@ -1,4 +1,8 @@
-"""Targets that a program can run on, each in a module of its own that is imported when needed."""
+"""Targets that a program can run on, each in a module of its own that is imported when needed.
+
+In: a plan, an image and weights. Out: a `Device`, whose contexts run calls. Imported by `cli`,
+`girih`, `runtime`.
+"""
 
 from __future__ import annotations
 
