@@ -166,6 +166,24 @@ def test_functions_fit_on_a_screen() -> None:
     assert not long
 
 
+LOWERING = 6500  # lines of both rooms that lower tile functions to a GPU
+
+
+def test_tile_functions_are_lowered_in_few_lines() -> None:
+    rooms = (ROOT / "backends" / "nvidia" / room for room in ("tile", "pipeline"))
+    paths = [path for room in rooms for path in room.rglob("*.py")]
+    assert sum(len(path.read_text().splitlines()) for path in paths) <= LOWERING
+
+
+def test_the_optimizer_names_no_instructions() -> None:
+    """Barriers, phases and instructions of a machine are made where code is."""
+    words = re.compile(
+        r"mbarrier|parity|wgmma|cp\.async|ldmatrix|mma\.sync|\bptx|nvvm", re.IGNORECASE
+    )
+    named = [path for path in MODULES.values() if "optimizer" in path.parts]
+    assert [path.name for path in named if words.search(path.read_text())] == []
+
+
 def test_names_of_classes_say_which() -> None:
     """No more than two classes have one name, with or without an underscore, outside of the
     simulator, whose instructions have their own."""
