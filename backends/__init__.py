@@ -1,4 +1,9 @@
-"""Backends turn a schedule into a plan and code for one target."""
+"""Backends turn a schedule into a plan and code for one target.
+
+In: a schedule (`optimizer/schedule.py`), the name of a target, options. Out: a plan and an image of
+code. `find` knows our own targets and those of installed packages; `interface.py` is what a backend
+is. Imported by `cli`, `girih`.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ How fast units are is said by a machine's file (`optimizer/machine.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..hlo.graph import Op
@@ -84,13 +85,33 @@ class Formulas:
         return name in (self.booleans if element.is_bool else self.integers)
 
 
+def vector_width(access_bytes: int, sizes: Sequence[int]) -> int:
+    """Neighbours that a thread takes at once of several arrays, whose elements have these bytes:
+    one access of the narrowest, at most two of the widest."""
+    return max(1, min(access_bytes // min(sizes), 2 * access_bytes // max(sizes), 8))
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """How several blocks divide a row: threads of each, and how often each of them takes
+    neighbours of its part at least."""
+
+    threads: int
+    turns: int
+
+    def least(self, width: int) -> int:
+        """Elements of a part of which threads take `width` at once."""
+        return self.threads * self.turns * width
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What the kernels of a target are made of.
 
     copy_bytes: the most that a thread copies at once. shared_bytes: of a block. processors: that
-    blocks run on. clusters: whether neighbouring blocks share what they bring. boxes: copies that
-    bring windows while threads do something else, if there are any.
+    blocks run on. row_parts: of rows that are divided. clusters: whether neighbouring blocks share
+    what they bring. boxes: copies that bring windows while threads do something else, if there are
+    any.
     """
 
     target: str
@@ -99,8 +120,13 @@ class Capabilities:
     shared_bytes: int
     processors: int
     formulas: Formulas
+    row_parts: RowParts
     clusters: bool = False
     boxes: BoxCopies | None = None
+
+    def vector_width(self, sizes: Sequence[int]) -> int:
+        """As the function, by the widest copies."""
+        return vector_width(self.copy_bytes, sizes)
 
     @property
     def asynchronous(self) -> bool:

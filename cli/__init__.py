@@ -1,4 +1,8 @@
-"""The command `girih`: compile, run, inspect, verify, bench and dump programs."""
+"""The command `girih`: compile, run, inspect, verify, bench and dump programs.
+
+In: words of a command line. Out: what the package's functions give, as text, files or an exit
+status. Imported by `girih`.
+"""
 
 from __future__ import annotations
 

@@ -50,6 +50,7 @@ class Memory:
     replaced_bytes: int  # of outputs that have the memory of arguments, where these are donated
     workers: int  # of one call
     context_bytes: int  # arena and scratch of one call at a time, as the device allocates them
+    padding_bytes: int  # between weights on the device
 
     @property
     def total_bytes(self) -> int:
@@ -60,9 +61,10 @@ class Memory:
 
     @property
     def allocated_bytes(self) -> int:
-        """The same as the device allocates it, in whole pages: what `max_memory` limits."""
+        """The same as the device allocates it, in its units: what `max_memory` limits."""
         outputs = self.output_bytes - self.replaced_bytes
-        return self.argument_bytes + outputs + self.constant_bytes + self.context_bytes
+        weights = self.constant_bytes + self.padding_bytes
+        return self.argument_bytes + outputs + weights + self.context_bytes
 
 
 class LoadedProgram:
@@ -339,7 +341,8 @@ class LoadedProgram:
     @functools.cached_property
     def memory(self) -> Memory:
         """Exact byte counts."""
-        summary, own = self._plan.memory, ("replaced_bytes", "workers", "context_bytes")
+        summary, opened = self._plan.memory, self._opened()
+        own = "replaced_bytes", "workers", "context_bytes", "padding_bytes"
         return Memory(
             **{
                 one.name: getattr(summary, one.name)
@@ -347,8 +350,9 @@ class LoadedProgram:
                 if one.name not in own
             },
             replaced_bytes=sum(b.bytes for b in self._plan.buffers if b.HasField("replaces")),
-            workers=self._opened().workers,
-            context_bytes=self._opened().context_bytes,
+            workers=opened.workers,
+            context_bytes=opened.context_bytes,
+            padding_bytes=opened.padding_bytes,
         )
 
     @property

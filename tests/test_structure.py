@@ -166,6 +166,24 @@ def test_functions_fit_on_a_screen() -> None:
     assert not long
 
 
+LOWERING = 6500  # lines of both rooms that lower tile functions to a GPU
+
+
+def test_tile_functions_are_lowered_in_few_lines() -> None:
+    rooms = (ROOT / "backends" / "nvidia" / room for room in ("tile", "pipeline"))
+    paths = [path for room in rooms for path in room.rglob("*.py")]
+    assert sum(len(path.read_text().splitlines()) for path in paths) <= LOWERING
+
+
+def test_the_optimizer_names_no_instructions() -> None:
+    """Barriers, phases and instructions of a machine are made where code is."""
+    words = re.compile(
+        r"mbarrier|parity|wgmma|cp\.async|ldmatrix|mma\.sync|\bptx|nvvm", re.IGNORECASE
+    )
+    named = [path for path in MODULES.values() if "optimizer" in path.parts]
+    assert [path.name for path in named if words.search(path.read_text())] == []
+
+
 def test_names_of_classes_say_which() -> None:
     """No more than two classes have one name, with or without an underscore, outside of the
     simulator, whose instructions have their own."""
@@ -256,3 +274,30 @@ def test_few_conditions_list_operations() -> None:
                     if len(values) > 1 and all(value in names for value in values):
                         found.append(f"{module}: {ast.unparse(node)}")
     assert len(found) <= INLINE, "\n".join(found)
+
+
+FOLDERS = [module for module, path in MODULES.items() if module and path.name == "__init__.py"]
+
+
+def folder_of(module: str) -> str:
+    return module if module in FOLDERS else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_say_what_comes_in_goes_out_and_who_imports_them(folder: str) -> None:
+    """In ten lines at most; of another room its name stands for all folders in it."""
+    text = " ".join((ast.get_docstring(TREES[folder]) or "").split())
+    assert len((ast.get_docstring(TREES[folder]) or "").splitlines()) <= 10
+    assert re.search(r"\bIn: .+ Out: ", text)
+    found = re.search(r"Imported by ((?:`[\w/]+`(?:, )?)+|name alone)\.$", text)
+    assert found
+    said = {name.strip("`") for name in found[1].split(", ")} - {"name alone"}
+    real = {
+        folder_of(module).replace(".", "/") or "girih"
+        for module, imported in IMPORTS.items()
+        if not f"{module}.".startswith(f"{folder}.")
+        for one in imported
+        if one.module in MODULES and folder_of(one.module) == folder
+    }
+    covered = {name: {one for one in real if f"{one}/".startswith(f"{name}/")} for name in said}
+    assert real == set().union(*covered.values()) and all(covered.values())

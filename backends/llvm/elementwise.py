@@ -43,7 +43,6 @@ from .index import (
 )
 
 IndexEntry = Affine | llvm.Value | int
-Override = Callable[[Sequence[Affine], int], Register]
 
 
 class Mask:
@@ -58,15 +57,15 @@ class Mask:
 
 
 Inside = Mask | None | Literal[False]  # some lanes, all of them, none
+Override = Callable[[Sequence[Affine], int, Mask | None], Register]  # as `ElementEmitter.value`
 
 
 class ElementEmitter:
     """Code for elements of one region's values, in one function.
 
     `pointers` are the base addresses of the region's arguments (None where an override stands
-    for it; without a region all that is read is bound). `overrides` give a value otherwise: called
-    with (index, width). `lanewise`: values of
-    rank 0 may differ between lanes (bodies of reductions).
+    for it; without a region all that is read is bound). `overrides` give a value otherwise.
+    `lanewise`: values of rank 0 may differ between lanes (bodies of reductions).
     """
 
     def __init__(
@@ -285,7 +284,7 @@ class ElementEmitter:
     ) -> Register:
         override = self.overrides.get(value)
         if override is not None:
-            return override(index, width)
+            return override(index, width, mask)
         with self.function.within(value.op):
             return self._made(value, index, width, mask)
 
@@ -439,7 +438,7 @@ def splat(f: llvm.Function, register: Register, width: int) -> Register:
 
 def given(register: Register) -> Override:
     """The register for a value, wherever it is asked for."""
-    return lambda index, width: register
+    return lambda index, width, mask: register
 
 
 def applied(f: llvm.Function, op: Op, operands: Sequence[Register]) -> Register:

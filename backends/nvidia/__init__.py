@@ -1,4 +1,9 @@
-"""The NVIDIA backend: tile functions and fusions become PTX."""
+"""The NVIDIA backend: tile functions and fusions become PTX.
+
+In: schedules, an architecture (`target.py`) and what the optimizer has decided as attributes. Out:
+plans and one PTX module. `fits.py` says who computes a kernel, `capabilities.py` what the optimizer
+may choose by. Imported by `girih`.
+"""
 
 from __future__ import annotations
 

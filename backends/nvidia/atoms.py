@@ -216,7 +216,8 @@ def _copies() -> tuple[CopyAtom, ...]:
 
 
 COPY_ATOMS = _copies()
-WIDEST = max(atom.bytes for atom in COPY_ATOMS if atom.threads == 32)  # bytes, by a thread
+# Bytes that one access of a thread moves at most.
+ACCESS_BYTES = max(atom.bytes for atom in COPY_ATOMS if atom.threads == 32)
 
 
 def thread_copy(

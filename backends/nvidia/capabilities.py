@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 
-from ..capabilities import BoxCopies, Capabilities, MatrixUnit
+from ..capabilities import BoxCopies, Capabilities, MatrixUnit, RowParts
 from ..llvm import arithmetic
 from . import layouts
-from .atoms import BITS, MATRIX_ATOMS, WIDEST, MatrixAtom
+from .atoms import ACCESS_BYTES, BITS, MATRIX_ATOMS, MatrixAtom
 from .target import Architecture
 
 _ROW, _WORD = 16, 4  # bytes of rows that the copy engine takes, and those that threads copy
 # Of tensor maps: PTX ISA, sections on tensors and on cp.async.bulk.tensor.
 _TENSOR_COPIES = BoxCopies(5, 256, 8, (128, 64, 32), 1024, _ROW)
+ROW_PARTS = RowParts(256, 4)
 
 
 @functools.cache
@@ -25,8 +26,8 @@ def capabilities(architecture: Architecture) -> Capabilities:
             key = atom.asynchronous, atom.a, atom.b, atom.accumulator, atom.m, atom.k
             atoms.setdefault(key, []).append(atom)
     return Capabilities(
-        f"nvidia:{architecture.name}", tuple(map(_unit, atoms.values())), WIDEST,
-        architecture.shared_bytes, architecture.multiprocessors, arithmetic.FORMULAS,
+        f"nvidia:{architecture.name}", tuple(map(_unit, atoms.values())), ACCESS_BYTES,
+        architecture.shared_bytes, architecture.multiprocessors, arithmetic.FORMULAS, ROW_PARTS,
         architecture.clusters, _TENSOR_COPIES if architecture.tensor_copies else None,
     )  # fmt: skip
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...hlo.deciding import largest
 from ...hlo.graph import Op, Value
 from ...hlo.symbols import Dim, SymbolicDim, symbols_of
+from ...optimizer.asynchronous.work import box_width
 from ...specs.generated import plan_pb2
 
 
@@ -38,6 +40,26 @@ class KernelTensorMap:
     box: tuple[int, ...]
     swizzle: int = 0
     steps: tuple[int, ...] = ()
+
+
+def tensor_map(
+    memory: Value,
+    slot: int,
+    order: Sequence[int],
+    swizzle: int,
+    sizes: Sequence[int],
+    steps: Sequence[int] | None = None,
+) -> KernelTensorMap:
+    """The map of boxes of a row-major array, of `sizes` elements, every so many-th of the array's;
+    `order`, `sizes` and `steps` have the fastest dim first."""
+    steps = steps or [1] * len(sizes)
+    box = tuple(box_width(size, step) for size, step in zip(sizes, steps, strict=True))
+    every = tuple(steps) if any(step != 1 for step in steps) else ()
+    width = memory.element.bits // 8
+    strides = [width * math.prod(memory.dims[dim + 1 :]) for dim in order]
+    dims = tuple(memory.dims[dim] for dim in order)
+    name = memory.element.name
+    return KernelTensorMap(KernelMemory(slot), name, dims, tuple(strides[1:]), box, swizzle, every)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from .. import llvm
 from ..llvm import arithmetic, elements
 from ..llvm.elements import Pair, Register
 from ..llvm.index import Affine
-from .atoms import WIDEST as CHUNK
+from .atoms import ACCESS_BYTES
 from .evaluator import ThreadValues, Tile
 from .frame import where
 from .layout_code import as_i64
@@ -56,7 +56,7 @@ class WindowAccess:
         """Neighbours of one access: aligned, and all inside or all outside."""
         if not self.memory.rank or self.axis == self.memory.rank - 1 or self.every[-1] != 1:
             return 1
-        width = self.layout.vector(max(1, CHUNK // self.element.itemsize))
+        width = self.layout.vector(max(1, ACCESS_BYTES // self.element.itemsize))
         last = self.affine[-1]
         numbers = [last.constant, self.memory.dims[-1], self.tile.dims[-1]]
         numbers += [factor for _, factor in last.terms]
@@ -193,7 +193,7 @@ def load(
     size = max(1, llvm.bits_of(kind) // 8)
     raw: list[llvm.Value] = []
     width = total if aligned else parts
-    while width * size > CHUNK:
+    while width * size > ACCESS_BYTES:
         width //= 2
     for first in range(0, total, width):
         at = f.pointer(pointer, first, kind)
@@ -220,7 +220,7 @@ def store(
         raw += [elements.narrow(f, part, element) for part in parts]
     size = max(1, llvm.bits_of(kind) // 8)
     width = len(raw) if aligned else len(raw) // len(registers)
-    while width * size > CHUNK:
+    while width * size > ACCESS_BYTES:
         width //= 2
     for first in range(0, len(raw), width):
         at = f.pointer(pointer, first, kind)

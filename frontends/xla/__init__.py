@@ -1,4 +1,7 @@
-"""XLA's own program formats, read without XLA: HloModuleProto and HLO text."""
+"""XLA's own program formats, read without XLA: HloModuleProto and HLO text.
+
+In: bytes or text. Out: a module, through the tree of `frontends/stablehlo/`. Imported by `cli`.
+"""
 
 from __future__ import annotations
 

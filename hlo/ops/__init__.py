@@ -1,4 +1,9 @@
-"""The rooms of all operations, in one explicit table."""
+"""The rooms of all operations, in one explicit table.
+
+In: an operation's operands and attributes. Out: its types, constraints, arithmetic, cost and
+examples, by its `OpDefinition`. Imported by `backends`, `frontends`, `girih`, `hlo`, `optimizer`,
+`specs`.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,9 @@
 """Formats of programs: one file for each step between two versions, with the way up and down.
 
-`upgrade(message)` brings a program of any older format to today's; `downgrade(message, version)`
-rewrites what an older format can say otherwise. A step is a module with
-
-    VERSION      the version that it leads to
-    OPERATIONS, TYPES, ATTRIBUTES   what came with it; attributes are "operation.name"
-    REMEDIES     operation or type -> what helps a user who needs an older format
-    upgrade(message), downgrade(message)   in place, from and to the version before
-
-A released step never changes, except that `downgrade` may learn more.
+In: messages of any released format. Out: today's (`upgrade`), or an older one's (`downgrade`). A
+step is a module with VERSION, to which it leads; OPERATIONS, TYPES, ATTRIBUTES that came with it;
+REMEDIES for who needs an older format; `upgrade` and `downgrade`, in place. A released step never
+changes, except that `downgrade` may learn more. Imported by `cli`, `hlo`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Operations on whole matrices as plain HLO, for targets without code, or fast code, for them.
 
-LAPACK computes them on CPUs; here they are products, elementwise operations and loops, in blocks so
-that most of the work is products. `passes/expand.py` puts them in place of what a target asks for.
+In: a factorization, a triangular solve or a spectrum of matrices. Out: products, elementwise
+operations and loops, in blocks so that most of the work is products. The pass `expand` puts them in
+place of what a target asks for. Imported by `backends`, `optimizer/passes`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,6 @@ from ..machine import Machine
 if TYPE_CHECKING:
     from ...backends.capabilities import Capabilities
 
-_THREADS, _TURN = 256, 4  # of a block; vectors that each has of a part at least
-
 
 @estimating()
 def parts_of(region: Region, machine: Machine, able: Capabilities) -> int:
@@ -32,8 +30,7 @@ def parts_of(region: Region, machine: Machine, able: Capabilities) -> int:
         return 1
     long = [value for value in region.arguments if value.tensor.size >= length]
     sizes = [value.element.itemsize for value in (*long, *region.results)]
-    width = min(able.copy_bytes // min(sizes), 2 * able.copy_bytes // max(sizes), 8)
-    least = _TURN * common_divisor(max(1, width), length) * _THREADS
+    least = able.row_parts.least(common_divisor(able.vector_width(sizes), length))
     parts = max(1, min(-(-2 * able.processors // rows), count // least))
     size, runs = sum(value.tensor.bytes for value in long), _runs(region, outer)
     alone, together = (

@@ -1,4 +1,8 @@
-"""Passes: frozen dataclasses, Module -> Module; one that changes nothing returns its argument."""
+"""Passes: frozen dataclasses, Module -> Module; one that changes nothing returns its argument.
+
+In: a module at the level that a pass `takes`. Out: one at the level that it `gives`; which passes
+run in which order `optimizer/pipeline.py` says. Imported by `backends`, `girih`, `optimizer`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""All rules of the simplifier, by family, in one explicit table."""
+"""All rules of the simplifier, by family, in one explicit table.
+
+In: operations that match a pattern. Out: what replaces them, with the licence that this needs.
+Imported by `optimizer/masks`, `optimizer/passes`.
+"""
 
 from __future__ import annotations
 

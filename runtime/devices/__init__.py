@@ -1,4 +1,8 @@
-"""Targets that a program can run on, each in a module of its own that is imported when needed."""
+"""Targets that a program can run on, each in a module of its own that is imported when needed.
+
+In: a plan, an image and weights. Out: a `Device`, whose contexts run calls. Imported by `cli`,
+`girih`, `runtime`.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +101,7 @@ class Device(NamedTuple):
     log: Callable[[Any], Any] | None = None
     workers: int = 1  # that have scratch of their own
     context_bytes: int = 0  # that a context allocates: arena and scratch, in the device's units
+    padding_bytes: int = 0  # between weights
     received: Callable[[], dict[str, int]] = dict  # bytes from other processes, by operation
     events: Callable[[], dict[str, int]] = dict  # what it was asked for, by name
     at: Callable[[Sequence[int], Sequence[int], int], Device] | None = None
@@ -153,8 +158,8 @@ def open_device(
         bind = _binder(module.run)
         return Device(
             opened.context, module.run, bind, opened.borrow, module.run_on_device, module.DeviceLog,
-            context_bytes=opened.context_bytes, received=opened.received,
-            events=opened.events,
+            context_bytes=opened.context_bytes, padding_bytes=opened.padding_bytes,
+            received=opened.received, events=opened.events,
         )  # fmt: skip
     if name == "cpu" and module.lacks(plan):
         return _refusing(functools.partial(module.check_machine, plan))
@@ -185,7 +190,7 @@ def _device(module: Any, opened: Any, arena_bytes: int) -> Device:
         one = opened.at(sizes, offsets, arena_bytes)
         return Device(
             opened.context, one.run, one.bind, None, None, None, one.threads, one.context_bytes,
-            opened.received, dict, at, contexts,
+            0, opened.received, dict, at, contexts,
         )  # fmt: skip
 
     return device._replace(at=at)

@@ -60,6 +60,8 @@ class NvidiaVariant:
         self.facts, self.comm_timeout = dict(facts or {}), comm_timeout
         self.context_bytes = aligned(plan.memory.arena_bytes)
         self.program = decode(plan, weights, own_rank() if plan.processes else 0, sizes)
+        stored = sum(array.nbytes for array in weights.values())
+        self.padding_bytes = self.program.weight_bytes - stored
         results = [where.base for where in self.program.results]
         self.used = frozenset([*results, *(b for step in self.program.steps for b in _bases(step))])
         self.ends = _stretches(self.program.steps)

@@ -1,4 +1,8 @@
-"""Kernels of `contract` fusions: one dot_general or convolution and what follows it."""
+"""Kernels of `contract` fusions: one dot_general or convolution and what follows it.
+
+In: such a fusion, and how it is cut if that is chosen already. Out: its LLVM IR, with packed
+panels, register blocks and the epilogue in registers. Imported by `backends/cpu`.
+"""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ class Epilogue:
         index."""
         f = emitter.function
         register = self._register(f, sums)
-        emitter.overrides[self.contraction.result] = lambda index, lanes: (
+        emitter.overrides[self.contraction.result] = lambda index, lanes, mask: (
             register if lanes == width else f.extract(register, 0)
         )
         finished: list[tuple[Value, Affine, Register]] = []

@@ -342,7 +342,7 @@ class _RowsEmitter:
             self.emitter.overrides[result] = self.given(register)
 
     def given(self, register: Register) -> Override:
-        return lambda index, width: splat(self.f, register, width)
+        return lambda index, width, mask: splat(self.f, register, width)
 
     def save(self, step: RowPass, at: tuple[Affine, ...], width: int, mask: Mask | None) -> None:
         """Keeps what later passes need again."""
@@ -361,7 +361,8 @@ class _RowsEmitter:
         raw_kind = "i8" if kind == "i1" else kind
         parts = 2 if value.element.is_complex else 1
 
-        def read(index: Sequence[Affine], width: int) -> Register:
+        def read(index: Sequence[Affine], width: int, mask: Mask | None) -> Register:
+            del mask
             place = linear(index[self.outer :], inner)
             found = []
             for part in range(parts):

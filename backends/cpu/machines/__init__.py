@@ -2,6 +2,8 @@
 
 The typical ones decide the code of ordinary compilations, so equal input gives equal bytes
 wherever it is compiled. A calibrated one is asked for by name: `Options(machine="host")`.
+In: a level, or the name of a machine. Out: its `Machine` (`optimizer/machine.py`). Imported by
+`backends/cpu`, `cli`, `girih`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Kernels of tile functions: `emit(kernel_call, target)`."""
+"""Kernels of tile functions.
+
+In: a kernel_call, and what emits the nests that its tiles compute. Out: LLVM IR of one task for
+each place of the grid, its tiles in scratch or windows of memory. Imported by `backends/cpu`.
+"""
 
 from __future__ import annotations
 

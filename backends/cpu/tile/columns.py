@@ -183,4 +183,4 @@ class _ColumnsEmitter:
         return reduction.combine(self.f, initial, [total], width)
 
     def _known(self, value: Value) -> Override:
-        return lambda index, width: self.found[value, index[0].key]
+        return lambda index, width, mask: self.found[value, index[0].key]

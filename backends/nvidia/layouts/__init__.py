@@ -5,8 +5,8 @@
     shared.py      layouts of shared memory: swizzles, the widest access, ldmatrix, bank conflicts
     conversion.py  from one layout of registers to another: renaming, shuffles, shared memory
 
-`tile/distributed_layout.py` puts tiles of any sizes into them, `pipeline/fragment.py` those of a
-warp group.
+In: shapes, threads, widths of elements. Out: layouts, and accesses by them as numbers; no code.
+Imported by `backends/nvidia`.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction, flat, unflat
+from ..atoms import ACCESS_BYTES
 from ..frame import barrier
 from ..target import WARP
 from .groups import restored, selected, stored
 from .head import FusionEntry
-from .threads import ACCESS_BYTES, joined
+from .threads import joined
 
 # Gives a reduction's inputs at (a vector of columns, an element of them).
 Read = Callable[[Reduction, Affine, Affine, int], list[Register]]

@@ -15,20 +15,19 @@ from ...llvm.elements import Register
 from ...llvm.index import Affine, LoopAxis, of_axis
 from ...plain.monoid import Reduction
 from ...plain.passes import RowPass
+from ..capabilities import ROW_PARTS
+from ..target import WARP
 from .head import FusionKernel
 from .line import ThreadRow
 from .partials import Partials
 from .row_code import RowCode, RowCut
-
-WARPS = 8  # of a block
-TURN = 4  # vectors that a thread of a part has at least
 
 
 def emit(
     kernel: FusionKernel, outer: int, passes: Sequence[RowPass], cut: RowCut, parts: int
 ) -> None:
     """The launches of a fusion whose rows are divided into so many parts."""
-    cut = replace(cut, lanes=32, warps=WARPS)
+    cut = replace(cut, lanes=WARP, warps=ROW_PARTS.threads // WARP)
     folds = [step for step in passes if step.reductions]
     rows = math.prod(kernel.region.results[0].dims[:outer])
     kept = [Partials(kernel, step.reductions, rows * parts) for step in folds]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ....hlo.graph import Op
 from ... import llvm
+from ...capabilities import vector_width
 from ...llvm import elements
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
@@ -18,8 +19,9 @@ from ...llvm.index import ZERO, Affine, linear
 from ...plain.monoid import Reduction, spread
 from ...plain.opaque.window import per_dim, slides_of
 from ...plain.sliding import Sliding
+from ..atoms import ACCESS_BYTES
 from ..plain.products import ConvolutionWindow, Sum, convolution_slides
-from .threads import ACCESS_BYTES, ThreadEmitter
+from .threads import ThreadEmitter
 
 UNROLLED = 32  # elements of a window as straight code; outer dims of larger ones are loops
 WEIGHTS = 80  # 32-bit words of a convolution's kernel that a thread holds
@@ -279,5 +281,4 @@ def words_of(element: Any) -> int:
 
 
 def widest_of(kinds: Sequence[Any]) -> int:
-    sizes = [kind.itemsize for kind in kinds]
-    return max(1, min(ACCESS_BYTES // min(sizes), 2 * ACCESS_BYTES // max(sizes), 8))
+    return vector_width(ACCESS_BYTES, [kind.itemsize for kind in kinds])

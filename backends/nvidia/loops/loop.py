@@ -20,12 +20,13 @@ from ...llvm.elements import Register
 from ...llvm.index import Affine, delinear, linear
 from ...plain.boxes import IndexBox, boxes, crossing
 from ...plain.frame import computable, cost
+from ..atoms import ACCESS_BYTES
 from ..frame import blocks
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from . import transpose
 from .head import FusionEntry, FusionKernel, nothing, unaligned
-from .threads import ACCESS_BYTES, ThreadEmitter, lanes_axis
+from .threads import ThreadEmitter, lanes_axis
 
 FLIGHT = 64  # bytes that a thread should have asked for before it waits
 WIDEST = 64  # bytes of one operand in a thread's registers

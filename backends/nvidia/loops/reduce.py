@@ -15,22 +15,25 @@ from ....hlo.deciding import at_hint, common_divisor, estimating, larger, surely
 from ....hlo.graph import Region
 from ....optimizer.windows import NONE, Windows
 from ... import llvm
+from ...capabilities import vector_width
 from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
 from ...plain.frame import computable
 from ...plain.monoid import Reduction, nested, spread
 from ...plain.probe import collapse, probe
+from ..atoms import ACCESS_BYTES
+from ..capabilities import ROW_PARTS
 from ..frame import Parameter, blocks
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
-from . import columns, divided, rows
+from . import columns, rows
 from .columns import ColumnCode
 from .groups import ThreadGroup
 from .head import FusionEntry, FusionKernel, may_be_empty, nothing, unaligned
 from .line import ThreadRow
 from .partials import Partials
 from .row_code import THREADS
-from .threads import ACCESS_BYTES, ThreadEmitter
+from .threads import ThreadEmitter
 
 COPIES = 4  # elements of a column that a turn of a loop reads
 
@@ -151,8 +154,7 @@ class _ReduceKernel:
 
     def width(self, group: Sequence[int]) -> int:
         """Neighbours along a group that a thread takes at once."""
-        widest = min(ACCESS_BYTES // min(self.sizes), 2 * ACCESS_BYTES // max(self.sizes), 8)
-        return common_divisor(max(1, widest), self.extent(group))
+        return common_divisor(vector_width(ACCESS_BYTES, self.sizes), self.extent(group))
 
     def store(
         self,
@@ -188,8 +190,8 @@ class _ReduceKernel:
         busy = self.target.architecture.multiprocessors * rows.BUSY
         columns, length = at_hint(self.columns), at_hint(self.length)
         if copies and columns * cut.threads < busy:
-            cut = replace(cut, warps=min(cut.warps, divided.WARPS))
-            share = cut.threads * width * divided.TURN
+            cut = replace(cut, warps=min(cut.warps, ROW_PARTS.threads // WARP))
+            share = replace(ROW_PARTS, threads=cut.threads).least(width)
             wanted = -(-2 * busy // (columns * cut.threads))
             parts = max(1, min(wanted, length // share))
             copies = cut.copies(-(-self.length // parts), width)

@@ -210,7 +210,7 @@ class RowCode:
         return reduction.read(self.f, registers)
 
     def given(self, register: Register) -> Override:
-        return lambda index, width: splat(self.f, register, width)
+        return lambda index, width, mask: splat(self.f, register, width)
 
     def store(self, step: RowPass, place: Affine, width: int, guard: llvm.Value | None) -> None:
         at = self.index(step, place, width)

@@ -14,14 +14,15 @@ from ....hlo.deciding import at_hint, common_divisor, estimating
 from ....hlo.graph import Region
 from ....optimizer.fusable import outer_rank
 from ....optimizer.windows import NONE, Windows
+from ...capabilities import vector_width
 from ...plain.frame import computable, cost
 from ...plain.passes import RowPass, plan
+from ..atoms import ACCESS_BYTES
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
 from . import divided
 from .head import FusionKernel, may_be_empty, nothing, unaligned
 from .row_code import RowCode, RowCut
-from .threads import ACCESS_BYTES
 
 KEPT = 32  # 32-bit words of a row that a thread keeps in registers
 LONGEST = 16  # warps of a row
@@ -38,8 +39,7 @@ def choose(
     sizes = [value.element.itemsize for value in (*long, *region.results)]
     words = max(1, max(sizes) // 4)
     kept = max(4, KEPT // words)
-    width = max(1, min(ACCESS_BYTES // min(sizes), 2 * ACCESS_BYTES // max(sizes), 8))
-    width = common_divisor(width, count)
+    width = common_divisor(vector_width(ACCESS_BYTES, sizes), count)
     longest = min(longest, 2 * LONGEST // words)
     lanes, warps = 1, 1
     while lanes < WARP and lanes * width < count:

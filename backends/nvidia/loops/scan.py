@@ -18,6 +18,7 @@ from ...llvm.elements import Register
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.single import as_region
+from ..atoms import ACCESS_BYTES
 from ..frame import Parameter, blocks, shuffle
 from ..launch import KernelCode
 from ..target import WARP, NvidiaTarget
@@ -27,7 +28,6 @@ from .head import FusionEntry, FusionKernel, nothing
 from .line import ThreadRow
 from .partials import Partials
 from .row_code import THREADS
-from .threads import ACCESS_BYTES
 
 COPIES = 4  # chunks of a turn of the first pass
 

@@ -20,12 +20,12 @@ from ...llvm.index import ZERO, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.opaque.scatter import pinned, place_of, windowed_dims
 from ...plain.single import as_region
+from ..atoms import ACCESS_BYTES
 from ..frame import GRID, Parameter, blocks
 from ..launch import KernelCode
 from ..target import NvidiaTarget
 from .head import FusionEntry, FusionKernel, nothing
 from .sort import FLAT, Record, Segments, Store, merge_launches, sort_segments
-from .threads import ACCESS_BYTES
 
 _OUTSIDE = 2**32 - 1  # the place of updates that are left out
 _KINDS = ["i64"]  # of a record: the place above the position

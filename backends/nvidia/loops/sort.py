@@ -126,7 +126,7 @@ class SortOrder:
         """The comparator."""
 
         def given(number: int, record: Record) -> Override:
-            return lambda index, width: self.load(number, line, record[-1])
+            return lambda index, width, mask: self.load(number, line, record[-1])
 
         loads = [
             given(number, record)

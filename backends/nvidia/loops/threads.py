@@ -11,9 +11,9 @@ from ....hlo.symbols import maximum, minimum
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import CONSECUTIVE, GENERAL, SAME, Affine, Indexer, LoopAxis, of_axis
+from ..atoms import ACCESS_BYTES
 from ..frame import Entry
 
-ACCESS_BYTES = 16  # of one load or store of a thread
 SECTOR_BYTES = 32  # that memory hands out at once
 MOST_STRIDE = 8  # of lanes whose vectors are read with all that lies between
 

@@ -23,10 +23,11 @@ from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
 from ...llvm.index import CONSECUTIVE, SAME, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.boxes import Crossing, IndexBox
+from ..atoms import ACCESS_BYTES
 from ..frame import barrier
 from ..target import WARP
 from .head import FusionEntry
-from .threads import ACCESS_BYTES, ThreadEmitter, joined
+from .threads import ThreadEmitter, joined
 
 _WORD = 4  # bytes
 _SEGMENT = 128  # bytes that all banks hold

@@ -20,7 +20,7 @@ from ....hlo.types import I32
 from ... import llvm
 from ...llvm.arithmetic import select
 from ...llvm.elements import Register
-from ...llvm.elementwise import Inside, Override, scalar_region, splat
+from ...llvm.elementwise import Inside, Mask, Override, scalar_region, splat
 from ...llvm.index import ZERO, Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
 from ...plain.opaque.window import slides_of
@@ -262,7 +262,8 @@ def given(w: WindowFold, index: tuple[Affine, ...], register: Register) -> Overr
     """The register stands for a value, at one index."""
     keys = [at.key for at in index]
 
-    def override(asked: Sequence[Affine], width: int) -> Register:
+    def override(asked: Sequence[Affine], width: int, mask: Mask | None) -> Register:
+        del mask
         assert [at.key for at in asked] == keys
         return register if width == w.patch.width else splat(w.f, register, width)
 

@@ -1,13 +1,12 @@
 """Descriptions of GPUs for cost models: a typical one of some architectures, one file each.
 
-Numbers: the data sheets of A100 SXM (40 GB), L40S and H100 SXM for clocks, units, capacities and
-memory, less what random data lose to power on H100 (830 of 989 TFLOP/s: what cuBLAS reaches);
-latencies, bytes per cycle and rates of wgmma by its columns, and mma.sync at 65 % of the peak of
-Hopper: Luo et al., arXiv 2402.13499. The L2 cache of H100 gives 2.5 times what memory does: public
-kernels with tiles of 128 x 256 and no multicast that reach 660 TFLOP/s (fast.cu) read as much.
-Rates of units by tile, bytes per second of the other L2 caches, and what a launch and a tile cost
-are estimates: nothing was measured by us yet. A launch costs `sync.step` inside a CUDA graph and
-`sync.dispatch` outside.
+Clocks, units, capacities, memory: data sheets of A100 SXM (40 GB), L40S, H100 SXM, less what random
+data lose to power on H100 (830 of 989 TFLOP/s, as cuBLAS). Latencies, bytes per cycle, rates of
+wgmma by columns, mma.sync at 65 % of Hopper's peak: Luo et al., arXiv 2402.13499. L2 of H100, 2.5
+times memory: kernels of 128 x 256 tiles without multicast that reach 660 TFLOP/s (fast.cu). Rates
+by tile, other L2 caches, costs of launches and tiles are estimates: we have measured none yet. A
+launch costs `sync.step` inside a CUDA graph, `sync.dispatch` outside. In: an architecture's name.
+Out: its `Machine` (`optimizer/machine.py`). Imported by `backends/nvidia`.
 """
 
 from __future__ import annotations

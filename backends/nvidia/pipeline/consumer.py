@@ -97,6 +97,7 @@ class Consumer(Role):
                 return
             self.waited.add(ring)
         stage, parity = self.states[ring]
+        self.note("wait", ring)
         hopper.barrier_wait(self.f, self.full(ring, stage), parity)
 
     def wait_staying(self) -> None:
@@ -106,9 +107,13 @@ class Consumer(Role):
             if not ring.moves and read & set(ring.panels):
                 self.wait(ring)
 
-    def release(self, ring: Ring, stage: Value | None = None) -> None:
-        """Says that this warp group reads a stage no more; to all blocks that fill it."""
+    def release(
+        self, ring: Ring, stage: Value | None = None, back: int = 0, late: bool = False
+    ) -> None:
+        """Says that this warp group reads a stage no more; to all blocks that fill it. back: how
+        far it is behind the current one; late: not in the first round."""
         f = self.f
+        self.note("release", ring, count=back, late=late)
         barrier = self.empty(ring, self.states[ring][0] if stage is None else stage)
         if max(ring.shares) == 1:
             with f.if_then(self.leader):
@@ -140,8 +145,10 @@ class Consumer(Role):
     def launch(self, parts: Sequence[ProductPart], again: bool = False) -> list[Value]:
         """Starts products of the current stages once these are full; their sums while they are in
         flight. `again`: those before still add to the same ones."""
-        for ring in self.rings_of([part.product for part in parts]):
+        rings = self.rings_of([part.product for part in parts])
+        for ring in rings:
             self.wait(ring)
+        self.note("start", *rings)
         kept = [[] if again or part.keep is not True else part.sums for part in parts]
         tied = [one for part, sums in zip(parts, kept, strict=True) for one in (*sums, *part.words)]
         fenced = iter(hopper.matrix_fence(self.f, tied))
@@ -236,9 +243,14 @@ class Consumer(Role):
 
     def now(self, product: PipelineProduct) -> LazyTile:
         """A product that is awaited at once."""
-        found = hopper.matrix_wait(self.f, 0, self.launch([self.part(product)]))
+        found = self.finished(self.launch([self.part(product)]))
         self.leave([product])
         return self.given(product, found)
+
+    def finished(self, sums: Sequence[Value], flying: int = 0) -> list[Value]:
+        """Sums of products once these are done, and all others but the `flying` started last."""
+        self.note("await", count=flying)
+        return hopper.matrix_wait(self.f, flying, sums)
 
     def given(self, product: PipelineProduct, found: Sequence[Value]) -> LazyTile:
         """A product's registers; in a narrower type where it has one."""
@@ -271,10 +283,12 @@ class Consumer(Role):
 
     def take_turn(self) -> None:
         if self.plan.ping_pong:
+            self.note("take")
             hopper.meet(self.f, self._turn(self.group), 2 * hopper.WARPGROUP)
 
     def give_turn(self) -> None:
         if self.plan.ping_pong:
+            self.note("give", count=1)
             other = self.f.xor(self.group, 1)
             hopper.announce(self.f, self._turn(other), 2 * hopper.WARPGROUP)
 
@@ -284,12 +298,14 @@ class Consumer(Role):
     def begin(self) -> None:
         """Before all tiles: the first turn is the first warp group's."""
         if self.plan.ping_pong:
+            self.note("give", alone=True)
             with self.f.if_then(self.f.compare("eq", self.group, 0)):
                 hopper.announce(self.f, 1 + self.plan.groups, 2 * hopper.WARPGROUP)
 
     def end(self) -> None:
         """Behind all tiles: the turn that nobody took is taken."""
         if self.plan.ping_pong:
+            self.note("take", alone=True)
             with self.f.if_then(self.f.compare("eq", self.group, 0)):
                 hopper.meet(self.f, 1 + self.plan.groups, 2 * hopper.WARPGROUP)
 

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....hlo.graph import Op, Value
-from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring, Style
+from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring
+from ....optimizer.asynchronous.protocol import Program, lines
 from ....optimizer.asynchronous.work import Panel, PipelineProduct, trips
 from ..layouts import LinearLayout
 from .fragment import FragmentLayout
 from .instructions import WARPGROUP, matrix_kind
 
-_AWAITED = {
-    Style.CHAIN: "each is issued before the last one is done",
-    Style.ROTATE: "the last one of a round runs beside the next round's first",
-    Style.SEQUENCE: "each is awaited at once",
-}
 Names = Mapping[Value, str]
 
 
@@ -25,6 +21,8 @@ class PipelineDecisions:
     """The decisions of a configuration."""
 
     plan: PipelineConfiguration
+    copies: Program
+    multiplies: Program
 
     @property
     def kernel(self) -> Op:
@@ -50,7 +48,9 @@ class PipelineDecisions:
         groups = "one warp group" if plan.groups == 1 else f"{plan.groups} warp groups"
         found = [
             f"role copy: one thread of a warp group of {WARPGROUP}{budget[0]}",
+            *lines(self.copies, "  "),
             f"role multiply: {groups} with {plan.rows} rows each{budget[1]}",
+            *lines(self.multiplies, "  "),
         ]
         if plan.ping_pong:
             found.append("the groups that multiply take turns with products")
@@ -64,7 +64,7 @@ class PipelineDecisions:
         if known is not None:
             low, high = known
             found.append(f"loop: {low} rounds" if low == high else f"loop: {low} to {high} rounds")
-        found.append(f"products, {plan.style.value}: {_AWAITED[plan.style]}")
+        found.append(f"products, {plan.style.value}:")
         for word, some in (("in the loop", plan.work.inner), ("outside", plan.work.outer)):
             found += [f"  {word}: {self._product(one, names)}" for one in some]
         for number, ring in enumerate(plan.rings):

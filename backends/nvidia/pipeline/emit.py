@@ -8,11 +8,13 @@ from ....hlo.deciding import estimating
 from ....hlo.graph import Op
 from ....optimizer.asynchronous.configuration import PipelineConfiguration
 from ....optimizer.asynchronous.fits import fits
+from ....optimizer.asynchronous.protocol import Program
+from ....optimizer.asynchronous.work import Panel
 from ....optimizer.machine import Limitation
 from ... import llvm
 from ..capabilities import capabilities
 from ..frame import Parameter, Unit, barrier
-from ..launch import Argument, KernelCode, KernelMemory
+from ..launch import Argument, KernelCode, KernelMemory, KernelTensorMap, tensor_map
 from ..layout_code import along, sum_of
 from ..target import NvidiaTarget
 from . import fragment
@@ -22,7 +24,6 @@ from .decisions import PipelineDecisions
 from .epilogue import Epilogue
 from .functions import approximate
 from .loops import run_loop
-from .maps import panel_map, tensor_map
 from .producer import Producer
 from .registers import FragmentEvaluator, ThreadPosition
 
@@ -37,9 +38,19 @@ def plan_of(op: Op, target: NvidiaTarget) -> PipelineConfiguration | Limitation:
     return fits(op, capabilities(target.architecture))
 
 
+def panel_map(panel: Panel, share: int = 1) -> KernelTensorMap:
+    """The tensor map of one chunk of a panel, of 1 / `share` of its rows."""
+    sizes = [panel.sizes[dim] for dim in panel.order]
+    sizes[0] = panel.chunk
+    sizes[panel.outer_places[-1]] //= share
+    steps = [panel.steps[dim] for dim in panel.order]
+    return tensor_map(panel.op.operands[0], panel.slot, panel.order, panel.swizzle, sizes, steps)
+
+
 class _PipelineKernel:
     def __init__(self, plan: PipelineConfiguration, target: NvidiaTarget) -> None:
         self.plan, self.work = plan, plan.work
+        self.programs: list[Program] = []  # of the role that copies, of those that multiply
         self.unit = Unit(target)
         parameters = self.parameters()
         self.entry = self.unit.kernel(
@@ -107,7 +118,7 @@ class _PipelineKernel:
             moved = float(sum(v.tensor.bytes for v in (*kernel.operands, *kernel.results)))
         code = self.unit.code([launch], kernel.definition.flops(kernel), moved)
         named = approximate(kernel.regions[0])
-        return replace(code, approximate=named, decided=PipelineDecisions(plan))
+        return replace(code, approximate=named, decided=PipelineDecisions(plan, *self.programs))
 
     def begin(self, thread: llvm.Value) -> None:
         """One thread starts all barriers; everybody waits for that."""
@@ -133,7 +144,9 @@ class _PipelineKernel:
             hopper.give_registers(f, plan.budget[0])
         with f.if_then(f.compare("ult", thread, 32)), f.if_then(hopper.elect(f)):
             evaluator = FragmentEvaluator(f, self.work, self.pointers, None)
-            Producer(f, plan, evaluator, 1).run(self.maps)
+            producer = Producer(f, plan, evaluator, 1)
+            producer.run(self.maps)
+            self.programs.append(producer.recorder.program)
 
     def consume(self, thread: llvm.Value, group: llvm.Value) -> None:
         f, plan = self.f, self.plan
@@ -157,3 +170,4 @@ class _PipelineKernel:
             consumer.end_tile()
         consumer.end()
         epilogue.drain()
+        self.programs.append(consumer.recorder.program)

@@ -48,8 +48,8 @@ class Arrivals:
         consumer = self.consumer
         if self.stages:
             hopper.meet(self.f, self.f.add(consumer.group, 1), hopper.WARPGROUP)
-        for stage in self.stages:
-            consumer.release(consumer.plan.epilogue_ring, stage)
+        for number, stage in enumerate(self.stages):
+            consumer.release(consumer.plan.epilogue_ring, stage, len(self.stages) - number)
 
     def _fetch(self, load: EpilogueLoad, starts: Sequence[llvm.Value]) -> Fetch:
         f, panel, consumer = self.f, load.panel, self.consumer

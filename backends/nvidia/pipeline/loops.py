@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from ....hlo.graph import Op, Region
 from ....hlo.graph import Value as Tile
 from ....optimizer.asynchronous.configuration import Style, carried_zero
+from ....optimizer.asynchronous.protocol import FIRST
 from ...llvm import Value
 from ..evaluator import CarriedRegisters
-from ..frame import rolled
 from . import instructions as hopper
 from .consumer import Consumer, ProductPart
 from .masks import first_rounds, masks
@@ -39,46 +39,40 @@ def _chain(c: Consumer, loop: Op) -> None:
         places.append(place := product.addend.index - 1)
         start = loop.operands[2 + place]
         starts += c.nothing(product) if zero else c.whole(product.addend, start)
-    with f.for_range(
-        lower, upper, loop.step, [*c.flat([ring]), *starts],
-        at_least_once=True, metadata=rolled(f),
-    ) as inner:  # fmt: skip
-        sums = c.each(products, c.resume([ring], inner.carried))
+    with c.rounds(lower, upper, loop.step, [ring], starts, at_least_once=True) as inner:
+        sums = c.each(products, inner.carried)
         later = f.compare("ne", inner.index, lower)
         keep = f.cast("zext", later, "i32")
         parts = [
             ProductPart(product, own, keep if zero else True)
             for (product, own), zero in zip(sums, zeros, strict=True)
         ]
-        flying = hopper.matrix_wait(f, 1, c.launch(parts, again=True))
+        inner.following = c.finished(c.launch(parts, again=True), flying=1)
         with f.if_then(later):
-            c.release(ring, c.before(ring))
+            c.release(ring, c.before(ring), 1, late=True)
         c.advance(ring)
-        inner.carry(*c.flat([ring]), *flying)
-    found = hopper.matrix_wait(f, 0, c.resume([ring], inner.results))
-    c.release(ring, c.before(ring))
+    found = c.finished(inner.results)
+    c.release(ring, c.before(ring), 1)
     for place, (_, own) in zip(places, c.each(products, found), strict=True):
         c.evaluator.bind(loop.results[place], c.evaluator.given(loop.results[place], own))
 
 
 def _sequence(c: Consumer, loop: Op) -> None:
     """Each product is awaited where it stands."""
-    f, evaluator, body = c.f, c.evaluator, loop.regions[0]
+    evaluator, body = c.evaluator, loop.regions[0]
     products = c.plan.first_products
     moving = [ring for ring in c.plan.rings if ring.moves]
     c.wait_staying()
     lower, upper = c.bounds(loop)
     values = CarriedRegisters(evaluator, body.arguments[1:])
-    start = [*c.flat(moving), *values.start(loop.operands[2:])]
-    with f.for_range(lower, upper, loop.step, start, metadata=rolled(f)) as inner:
-        with evaluator.inside():
-            values.bind(body.arguments[1:], c.resume(moving, inner.carried))
-            c.enter(loop, inner.index)
-            for product in products:
-                evaluator.bind(product.result, c.now(product))
-            found = values.again(body.results)
-        inner.carry(*c.flat(moving), *found)
-    values.bind(loop.results, c.resume(moving, inner.results))
+    start = values.start(loop.operands[2:])
+    with c.rounds(lower, upper, loop.step, moving, start) as inner, evaluator.inside():
+        values.bind(body.arguments[1:], inner.carried)
+        c.enter(loop, inner.index)
+        for product in products:
+            evaluator.bind(product.result, c.now(product))
+        inner.following = values.again(body.results)
+    values.bind(loop.results, inner.results)
 
 
 def _rotate(c: Consumer, loop: Op) -> None:
@@ -130,10 +124,9 @@ class _Rotation:
         """The first round, without its second product."""
         c = self.c
         initial = {n: c.whole(a, self.loop.operands[2 + n]) for n, a in enumerate(self.arguments)}
-        with c.evaluator.inside():
+        with c.evaluator.inside(), c.recorder.repeated(FIRST):
             self._enter(lower, initial)
-            found = hopper.matrix_wait(c.f, 0, self._start_first())
-            self._bind_first(found)
+            self._bind_first(c.finished(self._start_first()))
             values = self._compute(self.kept)
             words, sums = self._prepare()
         return [words, sums, *values]
@@ -142,40 +135,34 @@ class _Rotation:
         self, begin: Value, end: Value, holds: Sequence[Tile], state: Sequence[list[Value]]
     ) -> list[list[Value]]:
         """The rounds from `begin` to `end`, in which some masks hold everywhere."""
-        c, f, evaluator = self.c, self.c.f, self.c.evaluator
+        c, evaluator = self.c, self.c.evaluator
         evaluator.holds = frozenset(holds)
         flat = [element for value in state for element in value]
-        with f.for_range(
-            begin, end, self.loop.step, [*c.flat(self.moving), *flat], metadata=rolled(f)
-        ) as inner:
-            words, sums, *given = _split(c.resume(self.moving, inner.carried), state)
-            carried = dict(zip(self.kept, given, strict=True))
-            with evaluator.inside():
-                self._enter(inner.index, carried)
-                c.take_turn()
-                flying = self._start_first()
-                over = self._start_second(words, sums)
-                c.give_turn()
-                self._bind_first(hopper.matrix_wait(f, 1, flying))
-                soon = self._compute(self.early)
-                hopper.pin(f, [e for value in soon for e in value if e.type == "float"])
-                over = hopper.matrix_wait(f, 0, over)
-                c.leave([self.second])
-                value = self.arguments[self.number]
-                evaluator.bind(value, evaluator.given(value, over))
-                rest = self._compute(self.rest)
-                found = [*self._prepare(), *soon, *rest]
-            flat = [element for one in found for element in one]
-            inner.carry(*c.flat(self.moving), *flat)
-        found = _split(c.resume(self.moving, inner.results), state)
+        with c.rounds(begin, end, self.loop.step, self.moving, flat) as inner, evaluator.inside():
+            words, sums, *given = _split(inner.carried, state)
+            self._enter(inner.index, dict(zip(self.kept, given, strict=True)))
+            c.take_turn()
+            flying = self._start_first()
+            over = self._start_second(words, sums)
+            c.give_turn()
+            self._bind_first(c.finished(flying, flying=1))
+            soon = self._compute(self.early)
+            hopper.pin(c.f, [e for value in soon for e in value if e.type == "float"])
+            over = c.finished(over)
+            c.leave([self.second])
+            value = self.arguments[self.number]
+            evaluator.bind(value, evaluator.given(value, over))
+            rest = self._compute(self.rest)
+            found = [*self._prepare(), *soon, *rest]
+            inner.following = [element for one in found for element in one]
         evaluator.holds = frozenset()
-        return found
+        return _split(inner.results, state)
 
     def end(self, state: Sequence[list[Value]]) -> None:
         """The last round's second product, and the loop's results."""
         c, results = self.c, self.loop.results
         words, sums, *given = state
-        over = hopper.matrix_wait(c.f, 0, self._start_second(words, sums))
+        over = c.finished(self._start_second(words, sums))
         c.leave([self.second])
         for n, found in zip((*self.kept, self.number), (*given, over), strict=True):
             c.evaluator.bind(results[n], c.evaluator.given(results[n], found))

@@ -9,7 +9,6 @@ from ....optimizer.asynchronous.configuration import Ring
 from ....optimizer.asynchronous.work import Panel
 from ... import llvm
 from ...llvm import Value
-from ..frame import rolled
 from . import instructions as hopper
 from .epilogue_loads import EpilogueLoad
 from .rings import Role
@@ -35,23 +34,19 @@ class Producer(Role):
         moving = [ring for ring in self.plan.rings if ring.moves]
         if loop is None or not moving:
             return
-        f = self.f
         lower, upper = (self.evaluator.number(value) for value in loop.operands[:2])
-        with f.for_range(lower, upper, loop.step, self.flat(moving), metadata=rolled(f)) as inner:
-            self.resume(moving, inner.carried)
-            with self.evaluator.inside():
-                index = loop.regions[0].arguments[0]
-                self.evaluator.bind(index, self.evaluator.given(index, [inner.index]))
-                for ring in moving:
-                    self.fill(ring)
-            inner.carry(*self.flat(moving))
-        self.resume(moving, inner.results)
+        with self.rounds(lower, upper, loop.step, moving) as inner, self.evaluator.inside():
+            index = loop.regions[0].arguments[0]
+            self.evaluator.bind(index, self.evaluator.given(index, [inner.index]))
+            for ring in moving:
+                self.fill(ring)
 
     @contextmanager
     def stage(self, ring: Ring, count: int) -> Iterator[tuple[Value, Value]]:
         """The ring's next stage once it is empty: where it begins, and the barrier at which the
         `count` bytes that come count."""
         f, (stage, parity) = self.f, self.states[ring]
+        self.note("fill", ring)
         hopper.barrier_wait(f, self.empty(ring, stage), parity)
         full = self.full(ring, stage)
         hopper.barrier_expect(f, full, count)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from ....optimizer.asynchronous.configuration import PipelineConfiguration, Ring
+from ....optimizer.asynchronous.protocol import ROUND, TILE, Recorder, Verb
 from ... import llvm
 from ...llvm import Function, Value
 from ..frame import rolled, special
@@ -16,8 +18,20 @@ from .registers import FragmentEvaluator
 State = tuple[Value, Value]  # (stage, parity of its phase), i32
 
 
+@dataclass
+class Rounds:
+    """A loop while it is written: its variable, and what it carries besides states of rings: at
+    the beginning of a round, behind it (which is to be set), behind the last one."""
+
+    index: Value
+    carried: Sequence[Value]
+    following: Sequence[Value] = ()
+    results: Sequence[Value] = ()
+
+
 class Role:
-    """One role of the kernel while it is written: its function, evaluator and rings."""
+    """One role of the kernel while it is written: its function, evaluator and rings; what it
+    does to these is recorded."""
 
     def __init__(
         self, f: Function, plan: PipelineConfiguration, evaluator: FragmentEvaluator, parity: int
@@ -26,6 +40,30 @@ class Role:
         start = llvm.constant("i32", 0), llvm.constant("i32", parity)
         self.states: dict[Ring, State] = dict.fromkeys(plan.rings, start)
         self.rank = special(f, "cluster.ctarank") if plan.cluster > 1 else llvm.constant("i32", 0)
+        self.recorder = Recorder()
+
+    # Loops.
+
+    def note(self, kind: str, *rings: Ring, count: int = 0, **facts: bool) -> None:
+        """One verb more of the program."""
+        numbers = tuple(map(self.plan.rings.index, rings))
+        self.recorder.note(Verb(kind, numbers, count, **facts))
+
+    @contextmanager
+    def rounds(
+        self, begin: Value, end: Value, step: Value | int, rings: Sequence[Ring],
+        carried: Sequence[Value] = (), at_least_once: bool = False, each: str = ROUND,
+    ) -> Iterator[Rounds]:  # fmt: skip
+        """A loop in which these rings go on."""
+        start = [*self.flat(rings), *carried]
+        with self.f.for_range(
+            begin, end, step, start, at_least_once=at_least_once, metadata=rolled(self.f)
+        ) as loop:
+            made = Rounds(loop.index, self.resume(rings, loop.carried))
+            with self.recorder.repeated(each):
+                yield made
+            loop.carry(*self.flat(rings), *made.following)
+        made.results = self.resume(rings, loop.results)
 
     # Rings.
 
@@ -57,6 +95,7 @@ class Role:
     def advance(self, ring: Ring) -> None:
         """The next stage; behind the last one the first again, with the other parity."""
         f = self.f
+        self.note("advance", ring)
         stage, parity = self.states[ring]
         if ring.stages == 1:
             self.states[ring] = stage, f.xor(parity, 1)
@@ -77,23 +116,17 @@ class Role:
         name = "clusterid.x" if plan.cluster > 1 else "ctaid.x"
         first = special(f, name)
         if not plan.walks:
-            with self.evaluator.inside():
+            with self.evaluator.inside(), self.recorder.repeated(TILE):
                 self.evaluator.ids = self.places(first)
                 yield
             return
         # As many as are launched: the device's own number of multiprocessors decides.
         stride = special(f, "nclusterid.x" if plan.cluster > 1 else "nctaid.x")
         last = f.constant("i32", plan.tiles)
-        carried = self.flat(plan.rings)
-        with f.for_range(
-            first, last, stride, carried, at_least_once=True, metadata=rolled(f)
-        ) as loop:
-            self.resume(plan.rings, loop.carried)
-            with self.evaluator.inside():
-                self.evaluator.ids = self.places(loop.index)
-                yield
-            loop.carry(*self.flat(plan.rings))
-        self.resume(plan.rings, loop.results)
+        tiles = self.rounds(first, last, stride, plan.rings, (), True, TILE)
+        with tiles as loop, self.evaluator.inside():
+            self.evaluator.ids = self.places(loop.index)
+            yield
 
     def places(self, number: Value) -> list[Value]:
         """The tile's place along each axis of the grid."""

@@ -1,16 +1,9 @@
 """Executes PTX in numpy: what a kernel computes, and what is wrong with it, without a GPU.
 
-    module = parse(ptx_text)
-    memory = GlobalMemory()
-    address = memory.allocate(4096)
-    memory.write(address, array)
-    arguments = [address.to_bytes(8, "little")]
-    report = launch(module, "kernel", (8, 1, 1), (128, 1, 1), arguments, memory)
-    memory.read(address, np.float32, 1024)
-
-PTX text becomes blocks of instructions (`parser`, `flow`), a block becomes one Python function over
-numpy arrays whose elements are threads (`translate`), and `schedule` runs blocks until all threads
-have left. Instructions stand in rooms (`instructions` lists them), one function each.
+In: PTX text, a launch's sizes and arguments, memory. Out: the memory as it is then, and a report:
+races, deadlocks, accesses outside, traffic. The text becomes blocks of instructions (`parser`,
+`flow`), a block one Python function over arrays whose elements are threads (`translate`), which
+`schedule` runs. `driver.py` makes a device of it. Imported by `girih`.
 """
 
 from .launch import launch, parse

@@ -15,6 +15,7 @@ from functools import cached_property
 from ....hlo.graph import Op, Region, Value
 from ....optimizer.asynchronous.work import shape
 from ...llvm import elements
+from ..atoms import ACCESS_BYTES
 from ..evaluator import is_elementwise, is_splat
 from ..target import WARP, NvidiaTarget
 from . import matrix
@@ -23,7 +24,6 @@ from .distributed_layout import DistributedLayout, blocked, log2, patches
 from .matrix import ProductLowering
 from .operands import copies_as_it_lies
 from .patches import plan as rows_plan
-from .shared import CHUNK
 
 ELEMENTS = 16  # of the largest tile, that a thread holds where there are threads enough
 MOST_ELEMENTS = 64  # of a tile, before a block gets more than THREADS threads
@@ -69,7 +69,7 @@ class Assignment:
             values = op.results if op.definition.loads else op.operands[1:2]
             if op.definition.loads or op.definition.stores:
                 for value in values:
-                    width = max(1, CHUNK // value.element.itemsize)
+                    width = max(1, ACCESS_BYTES // value.element.itemsize)
                     found[value.dims] = max(found.get(value.dims, 1), width)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....hlo.errors import CompilerBug
 from ... import llvm
 from .. import layouts
-from ..atoms import CopyAtom, thread_copy
+from ..atoms import ACCESS_BYTES, CopyAtom, thread_copy
 from ..frame import where
 from ..target import WARP
 from ..windows import WindowAccess
@@ -13,7 +13,7 @@ from .analysis import OperandSource, WindowLoad
 from .distributed_layout import DistributedLayout, layout_of, log2
 from .emitter import Emitter
 from .operands import as_dims
-from .shared import CHUNK, PaddedTile
+from .shared import PaddedTile
 
 
 def copy(e: Emitter, source: OperandSource, rows: PaddedTile, ahead: bool = False) -> None:
@@ -30,7 +30,7 @@ def _copy(
 ) -> None:
     f, size = e.f, rows.size
     copied = layouts.dealt(
-        rows.layout.shape, e.block.threads // WARP, [(1, log2(CHUNK // size))]
+        rows.layout.shape, e.block.threads // WARP, [(1, log2(ACCESS_BYTES // size))]
     )  # neighbouring threads copy neighbouring 16 bytes
     place = as_dims(rows.layout, source)
     layout = layout_of(source.origin.dims, copied, source.rows_and_columns)

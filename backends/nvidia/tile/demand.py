@@ -18,7 +18,7 @@ from ...llvm import elementwise
 from ...plain.monoid import Reduction
 from ...plain.opaque import WITH_SCRATCH
 from ...plain.single import as_region, explained
-from ..atoms import thread_copy
+from ..atoms import ACCESS_BYTES, thread_copy
 from ..evaluator import is_elementwise
 from ..plain import opaque
 from ..target import WARP
@@ -29,7 +29,7 @@ from .exchange import stored
 from .matrix import ProductLowering
 from .operands import ProductOperand
 from .reduce import summed_bytes
-from .shared import ALIGNMENT, CHUNK, LINE, bytes_of
+from .shared import ALIGNMENT, LINE, bytes_of
 
 MOST_STAGES = 4  # of a ring
 SHARE = 2  # blocks that a multiprocessor should hold at once
@@ -46,7 +46,7 @@ def running_ahead(assignment: Assignment, op: Op) -> RunningAhead | None:
     """What of a loop can run ahead; None where nothing can. Fewer than two stages are none, unless
     there is room for two."""
     architecture = assignment.target.architecture
-    if thread_copy(architecture, "global", "shared", CHUNK) is None:
+    if thread_copy(architecture, "global", "shared", ACCESS_BYTES) is None:
         return None
     facts, body = assignment.facts, op.regions[0]
     trips = facts.trips(op)

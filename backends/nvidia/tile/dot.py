@@ -13,6 +13,7 @@ from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import Affine, LoopAxis, delinear, linear, of_axis
 from ...plain.monoid import flat, unflat
+from ..atoms import ACCESS_BYTES
 from ..frame import rolled
 from ..layout_code import as_i64
 from ..plain.products import ConvolutionWindow, Sum, window_of
@@ -22,7 +23,6 @@ from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout
 from .emitter import Emitter
 from .scope import Tile
-from .shared import CHUNK
 
 _UNROLLED = 16  # places of a convolution's window whose loads may stand side by side
 
@@ -114,7 +114,7 @@ class _Operands:
         if not value.rank:
             return [self.e.scalar(value)] * len(indices)
         offsets = [linear(index, value.dims) for index in indices]
-        most = layout.vector(max(1, CHUNK // value.element.itemsize))
+        most = layout.vector(max(1, ACCESS_BYTES // value.element.itemsize))
         known: dict[object, Register] = {}
         for first, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
             if (offset.key, mask) in known:

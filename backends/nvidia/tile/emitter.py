@@ -20,6 +20,7 @@ from ...llvm import elementwise
 from ...llvm.elements import Register
 from ...llvm.elementwise import ElementEmitter, Mask, given
 from ...llvm.index import Affine, linear
+from ..atoms import ACCESS_BYTES
 from ..evaluator import (
     CarriedRegisters,
     TileEvaluator,
@@ -34,7 +35,7 @@ from .block import KernelBlock
 from .block_wide import emit_block_wide
 from .distributed_layout import DistributedLayout, blocked, way
 from .scope import RegionScope, Tile
-from .shared import CHUNK, MemoryPiece, PaddedTile
+from .shared import MemoryPiece, PaddedTile
 
 if TYPE_CHECKING:
     from .ring import Ring
@@ -253,7 +254,7 @@ class Emitter(TileEvaluator[DistributedLayout, Tile, RegionScope]):
 
     def _width(self, value: Value, layout: DistributedLayout) -> int:
         """Neighbours of a row-major copy that one access moves."""
-        width = layout.vector(max(1, CHUNK // value.element.itemsize))
+        width = layout.vector(max(1, ACCESS_BYTES // value.element.itemsize))
         while width > 1 and value.dims[-1] % width:
             width //= 2
         return width

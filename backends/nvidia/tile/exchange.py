@@ -11,6 +11,7 @@ from ...llvm import elements
 from ...llvm.elements import Register
 from ...plain.monoid import flat, unflat
 from .. import layouts
+from ..atoms import ACCESS_BYTES
 from ..frame import shuffle, where
 from ..layouts import Shuffles, Swap
 from ..windows import load, store
@@ -19,7 +20,7 @@ from .distributed_layout import DistributedLayout, copies, way
 from .emitter import Emitter
 from .operands import raw_bits
 from .scope import Tile
-from .shared import CHUNK, PaddedTile, bytes_of
+from .shared import PaddedTile, bytes_of
 
 WORTH = 512  # elements of a tile whose stores are worth an exchange
 SECTOR = 32  # bytes of global memory that are moved at once
@@ -49,7 +50,7 @@ def stored(assignment: Assignment, value: Value, layout: DistributedLayout) -> D
     """The layout that a value is stored in: its own, or one of 16-byte accesses where its own has
     narrow ones, or ones of parts of sectors."""
     size = value.element.itemsize
-    most = CHUNK // size
+    most = ACCESS_BYTES // size
     if value.tensor.size < WORTH or not value.rank:
         return layout
     vector = layout.vector(most)
@@ -58,7 +59,7 @@ def stored(assignment: Assignment, value: Value, layout: DistributedLayout) -> D
     while run in steps:
         run *= 2
     wide = assignment.blocked(value.dims)
-    if vector * size >= 8 and run * size >= SECTOR or wide.vector(most) * size < CHUNK:
+    if vector * size >= 8 and run * size >= SECTOR or wide.vector(most) * size < ACCESS_BYTES:
         return layout
     return wide
 

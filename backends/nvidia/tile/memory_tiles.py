@@ -17,14 +17,13 @@ from ....hlo.graph import Op, Region, Value
 from ....hlo.tiling import MEMORY_OPS
 from ... import llvm
 from ...llvm.elements import Register
-from ...llvm.elementwise import given, supports
+from ...llvm.elementwise import Mask, given, supports
 from ...llvm.index import Affine, delinear
 from ...plain.frame import weight
 from ...plain.monoid import flat, unflat
 from ..evaluator import ThreadValues, along_grid
 from ..frame import Parameter, Unit
 from ..launch import SCRATCH, KernelCode, KernelMemory
-from ..layout_code import as_i64
 from ..plain import updates
 from ..plain.work import Place
 from ..raster import places
@@ -72,11 +71,10 @@ def emit(op: Op, target: NvidiaTarget, shares: bool = False) -> KernelCode:
 
 @dataclass(frozen=True, eq=False)
 class OneElement:
-    """A thread has one element of a tile; `anywhere`: perhaps of what is outside of these dims."""
+    """A thread has one element of a tile, where the mask holds."""
 
-    dims: tuple[int, ...]
     index: Sequence[Affine]
-    anywhere: bool = False
+    mask: Mask | None = None
     places: tuple[tuple[()]] = ((),)
 
     def vector(self, most: int) -> int:
@@ -229,11 +227,7 @@ class Resident(ThreadValues[OneElement, list[Register]]):
         return layout.index
 
     def held(self, layout: OneElement, number: int) -> llvm.Value | None:
-        found: llvm.Value | None = None
-        if layout.anywhere:
-            for at, size in zip(layout.index, layout.dims, strict=True):
-                found = self.both(found, self.f.compare("ult", as_i64(self.f, at), size))
-        return found
+        return None if layout.mask is None else layout.mask.value
 
     def owner(self, layout: OneElement) -> None:
         """Each element is one thread's."""
@@ -253,8 +247,8 @@ class Resident(ThreadValues[OneElement, list[Register]]):
             return loaded(self, _ElementAccess(self, op, layout, offsets, row))[0]
 
         if op.name == "tile_load" and memory in self.facts.inputs and not self.shares:
-            # Nobody writes there: a formula, which is also asked for where padding masks it.
-            self.lowering.known[tile] = lambda at, width: read(OneElement(tile.dims, at, True))
+            # Nobody writes there: a formula.
+            self.lowering.known[tile] = lambda at, width, mask: read(OneElement(at, mask))
         else:
             place = self.worker.reserve(tile.tensor.bytes)
             rows = [op.operands[1]] if op.name == "tile_gather" else []
@@ -263,7 +257,7 @@ class Resident(ThreadValues[OneElement, list[Register]]):
             with step.each(tile.tensor.size) as at:
                 index = delinear(emitter.indexer, at, tile.dims, 1)
                 row = emitter.value(rows[0], [index[op.axis]]) if rows else None
-                element = read(OneElement(tile.dims, index), row)
+                element = read(OneElement(index), row)
                 emitter.store(step.pointers[-1], element, tile.element, at)
             self.worker.end(step, 0)
             self.lowering.places[tile] = place
@@ -282,7 +276,7 @@ class Resident(ThreadValues[OneElement, list[Register]]):
         with step.each(tile.tensor.size) as at:
             index = delinear(emitter.indexer, at, tile.dims, 1)
             row = emitter.value(rows[0], [index[op.axis]]) if rows else None
-            access = _ElementAccess(self, op, OneElement(tile.dims, index), offsets, row)
+            access = _ElementAccess(self, op, OneElement(index), offsets, row)
             wanted = [emitter.value(mask, index) for mask in masks]
             write(access, [emitter.value(tile, index)], wanted)
         self.worker.end(step, 0)

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from ... import llvm
 from ...llvm import elements
 from .. import layouts
+from ..atoms import ACCESS_BYTES
 from ..frame import load_matrices, where
 from ..layouts import Addresses, LinearLayout, MatrixAccess, SharedAccess
 from .analysis import OperandSource
 from .distributed_layout import DistributedLayout, copies
-from .shared import ALIGNMENT, CHUNK, PaddedTile, bytes_of
+from .shared import ALIGNMENT, PaddedTile, bytes_of
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -41,7 +42,7 @@ class ProductOperand:
     @cached_property
     def tile(self) -> LinearLayout:
         """The swizzle that ldmatrix can read if there is one, with the fewest bank conflicts."""
-        found = [self._swizzled(chunk) for chunk in (CHUNK, 2 * CHUNK)]
+        found = [self._swizzled(chunk) for chunk in (ACCESS_BYTES, 2 * ACCESS_BYTES)]
         return min(found, key=self._cost)
 
     def _swizzled(self, chunk: int) -> LinearLayout:
@@ -110,7 +111,7 @@ def _write(e: Emitter, source: OperandSource, rows: PaddedTile) -> None:
     if place.shape != value.dims:
         _clear(e, rows)
         e.block.hazards.write(rows.piece)
-    width = CHUNK
+    width = ACCESS_BYTES
     while width > rows.size and value.dims[max(source.own, source.depth)] * rows.size % width:
         width //= 2
     written = layout.linear.resized(place.shape)
@@ -132,14 +133,14 @@ def _clear(e: Emitter, rows: PaddedTile) -> None:
     """Zeros everywhere."""
     f = e.f
     zero = llvm.Value("<4 x i32>", "zeroinitializer")
-    at = f.mul(e.block.thread, CHUNK)
-    for start in range(0, rows.bytes, e.block.threads * CHUNK):
+    at = f.mul(e.block.thread, ACCESS_BYTES)
+    for start in range(0, rows.bytes, e.block.threads * ACCESS_BYTES):
         held = None
-        if start + e.block.threads * CHUNK > rows.bytes:
+        if start + e.block.threads * ACCESS_BYTES > rows.bytes:
             held = f.compare("ult", at, rows.bytes - start)
         pointer = e.block.place(rows, at, SharedAccess((), 0, start))
         with where(e.f, held):
-            f.store(zero, pointer, align=CHUNK)
+            f.store(zero, pointer, align=ACCESS_BYTES)
 
 
 def raw_bits(f: llvm.Function, register: object, element: object) -> llvm.Value:

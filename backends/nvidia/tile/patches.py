@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.elements import Register
+from ..atoms import ACCESS_BYTES
 from ..layouts import LinearLayout
 from ..target import NvidiaTarget
 from .analysis import OperandSource, TileProduct
 from .distributed_layout import DistributedLayout, log2, padded, patches
 from .matrix import ProductLowering
 from .operands import ProductOperand, staged
-from .shared import CHUNK
 
 if TYPE_CHECKING:
     from .emitter import Emitter
@@ -48,9 +48,9 @@ def plan(product: TileProduct, target: NvidiaTarget, threads: int) -> ProductLow
 
 def _part(sums: DistributedLayout, dim: int, source: OperandSource, size: int) -> LinearLayout:
     """What a thread takes in the turn `depth` of an operand: (own, depth)."""
-    depth = padded([max(source.origin.dims[source.depth], CHUNK // size)])[0]
+    depth = padded([max(source.origin.dims[source.depth], ACCESS_BYTES // size)])[0]
     own, _ = sums.linear.mapped((sums.linear.shape[dim], depth), (dim, None)).condensed()
-    each = log2(CHUNK // size)
+    each = log2(ACCESS_BYTES // size)
     along = [1 << bit for bit in range(log2(depth))]
     return own.with_inputs(
         register=(*along[:each], *own.bits("register")), depth=(*[0] * each, *along[each:])
@@ -72,7 +72,7 @@ class _PatchOperand:
     def load(self, depth: llvm.Value, element: Any) -> list[dict[int, Register]]:
         """For each of the steps from `depth` on (an i32), the elements by place."""
         f, value = self.f, self.source.value
-        found: list[dict[int, Register]] = [{} for _ in range(CHUNK // self.size)]
+        found: list[dict[int, Register]] = [{} for _ in range(ACCESS_BYTES // self.size)]
         common = self.e.block.common_address(self.rows, self.plan.terms, depth=depth)
         kind = elements.memory_type(f, value.element)
         for access in self.plan.accesses:
@@ -98,7 +98,7 @@ def product(e: Emitter, plan: ProductLowering, start: Tile | None) -> Tile:
         first = [one for one in start if isinstance(one, llvm.Value)]
     left, right = _PatchOperand(e, plan, 0), _PatchOperand(e, plan, 1)
     e.block.hazards.read(left.rows.piece, right.rows.piece)
-    each = CHUNK // plan.size
+    each = ACCESS_BYTES // plan.size
     end = llvm.constant("i32", -(-plan.product.depth // each) * each)
     row, column = plan.product.row, plan.product.column
     with f.for_range(llvm.constant("i32", 0), end, each, first) as loop:

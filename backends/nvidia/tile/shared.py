@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from ... import llvm
 from .. import frame
-from ..atoms import WIDEST
 from ..layouts import LinearLayout
 
 LINE = 128  # bytes: all banks once; swizzled rows begin there
-CHUNK = WIDEST  # bytes that one access of a thread moves at most
 ALIGNMENT = 1024  # of swizzled tiles: what the widest swizzle repeats after
 EVERYTHING = 1 << 62
 

@@ -1,4 +1,8 @@
-"""Single operations outside fusions: plain loops, parallel where that is trivial."""
+"""Single operations outside fusions: plain loops, parallel where that is trivial.
+
+In: one operation (sort, top_k, scatter, updates, windows ...) and pointers. Out: IR of its
+function, for one worker or a grid. Imported by `backends/cpu`, `backends/nvidia`.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Key:
         """The keys of `width` elements, `load(number, width)` of the inputs, as unsigned ints."""
 
         def given(number: int) -> Override:
-            return lambda index, lanes: load(number, lanes)
+            return lambda index, lanes, mask: load(number, lanes)
 
         overrides = {value: given(number) for number, value in enumerate(self.inputs)}
         emitter = ElementEmitter(f, Region((), (), ()), (), overrides, lanewise=True)

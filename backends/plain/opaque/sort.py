@@ -51,7 +51,7 @@ def emit(op: Op, target: Target) -> KernelCode:
             return emitter.load(frame.pointers[number], element, of_axis(axis), lanes)
 
         def given(number: int, position: llvm.Value) -> Override:
-            return lambda index, width: load(number, position)
+            return lambda index, width, mask: load(number, position)
 
         def less(left: llvm.Value, right: llvm.Value) -> llvm.Value:
             loads = [

@@ -1,4 +1,8 @@
-"""How each operator of PyTorch is said in HLO: one room per family, one table of all."""
+"""How each operator of PyTorch is said in HLO: one room per family, one table of all.
+
+In: a node's operands and constants. Out: operations at the builder's end. Imported by
+`frontends/torch`.
+"""
 
 from __future__ import annotations
 

@@ -68,4 +68,4 @@ def test_copies_of_threads_by_size_and_architecture():
         assert (atom and atom.instruction) == wanted
     stores = [atoms.thread_copy(SM[n], "register", "global", 16) for n in ("sm_80", "sm_90a")]
     assert [atom and atom.instruction for atom in stores] == ["st.global.v4.b32"] * 2
-    assert atoms.WIDEST == 16
+    assert atoms.ACCESS_BYTES == 16

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import girih
+from girih.backends.nvidia.simulator.driver import SimulatedGpu
 from girih.hlo.errors import UserError
 from girih.runtime.devices import cuda
 from girih.runtime.devices.architectures import target_for
@@ -84,6 +85,32 @@ def test_control_flow_and_results_that_nothing_computes(compiled, text):
         for found in (program(*inputs), [r.numpy() for r in program.on_device(*inputs)]):
             for one, other in zip(found, expected(text, *inputs), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+TABLE = np.linspace(-1, 1, 100, dtype=np.float32).reshape(4, 25)
+SIZED = {
+    "arena": (CHAIN, (WIDE,)),
+    "weights": (lambda x: (x @ TABLE + TABLE[0], x @ TABLE[:, :3]), (WIDE[:, :4],)),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_memory_is_what_the_device_allocates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of every request; who has no temporaries asks for one byte, as none cannot be had."""
+    source, inputs = SIZED[name]
+    sizes: list[int] = []
+    allocate = SimulatedGpu.allocate
+
+    def counted(gpu: SimulatedGpu, size: int, stream: Any) -> int:
+        sizes.append(size)
+        return allocate(gpu, size, stream)
+
+    monkeypatch.setattr(SimulatedGpu, "allocate", counted)
+    program = girih.compile(source, *inputs, target="ptx-sim", options=girih.Options(cache="off"))
+    program(*inputs)
+    memory = program.memory
+    assert sum(sizes) == memory.allocated_bytes + (not memory.context_bytes)
+    assert (memory.padding_bytes > 0) == (name != "arena") and memory.scratch_bytes == 0
 
 
 def test_several_kernels_again_and_again(compiled):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from girih.backends.capabilities import RowParts
 from girih.backends.nvidia.target import target
 from girih.hlo.build import build_region
 from girih.hlo.graph import Op
@@ -165,7 +166,7 @@ def test_older_machines(name: str) -> None:
 def test_few_long_rows_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many blocks share a row is decided for the likely call; any length is right then."""
     monkeypatch.setattr(divided_rows, "streamed", lambda *features: -features[3])  # more tasks win
-    monkeypatch.setattr(divided_rows, "_TURN", 1)
+    monkeypatch.setattr(RowParts, "least", lambda parts, width: parts.threads * width)
     case = Case([kind(2, M)], lambda b, x: [softmax(b, x)], "rows", 3e-6, (), 140000)
     kernel = case.kernel()
     assert [launch.symbol for launch in kernel.code.launches] == ["fold0", "fold1", "roots"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import girih
+from girih.backends.capabilities import RowParts
 from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.compile import compile_ptx
 from girih.backends.nvidia.target import target
@@ -24,7 +25,7 @@ from .support import check, emit, inputs_for, kind, operation
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that one block would take are divided too, so that tests are fast."""
     monkeypatch.setattr(divided_rows, "streamed", lambda *features: -features[3])  # more tasks win
-    monkeypatch.setattr(divided_rows, "_TURN", 1)
+    monkeypatch.setattr(RowParts, "least", lambda parts, width: parts.threads * width)
 
 
 def launches(code: Any) -> list[str]:

@@ -19,7 +19,17 @@ from girih.hlo.types import BF16, F32, ElementType, TensorType
 
 from ....frontends.kernel import test_kernel_language as language
 from .. import harness
-from .support import INDEX, SM_80, attention, call, call_through, matmul, tensor, values
+from .support import (
+    INDEX,
+    SM_80,
+    attention,
+    call,
+    call_through,
+    counted,
+    matmul,
+    tensor,
+    values,
+)  # fmt: skip
 from .test_operations import EXAMPLES, inside
 
 SAMPLE = ("softmax", "cumsum", "parts", "transpose")
@@ -134,6 +144,12 @@ def test_tiles_larger_than_shared_memory() -> None:
     code = emit(op, harness.TARGET)
     assert code.scratch_bytes >= 2 * size * size * 4
     harness.check(op, values(op), tolerance=1e-6, emitter=lambda: code)
+
+
+def test_windows_that_lie_inside_are_read_without_tests() -> None:
+    """Formulas of windows are read where the mask of what reads them holds, if it has one."""
+    op = matmul((256, 256, 256), (64, 64, 64))
+    assert counted(compile_ptx(memory_tiles.emit(op, SM_80).text, SM_80.architecture), "selp") == 0
 
 
 @pytest.mark.requires_ptxas
