@@ -28,10 +28,10 @@ class Options:
         lets NVIDIA's matrix units round their operands to 11 significant bits (other targets read
         float32); or "bfloat16", which rounds their operands everywhere. Sums stay in float32. The
         plan's notes say that it was done. What the source asks for at a product goes first.
-    activation_precision: what float32 values that layers hand to each other are stored in: "float32";
-        or "bfloat16": results of products with weights, and what elementwise operations make of
-        them, are rounded where a kernel writes them for another. Sums, statistics, and what the
-        program returns or carries in loops stay float32. The plan's notes say that it was done.
+    activation_precision: what float32 values that layers hand to each other are stored in:
+        "float32"; or "bfloat16": results of products with weights, and what elementwise operations
+        make of them, are rounded where a kernel writes them for another. Sums, statistics, and what
+        the program returns or carries in loops stay float32. The plan's notes say that it was done.
     threads: workers at run time; None asks the machine when the bundle is loaded.
     pin: keep each worker but the caller's thread on a core of its own.
     max_reshard: what a device of a mesh may receive from others in a step, such as

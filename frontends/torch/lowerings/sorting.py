@@ -72,9 +72,9 @@ def topk(
         return self, c.full(0, (), I64)
     axis = axis_of(dim, self.rank)
     count = sized(k)
-    if largest and self.element is not I1 and isinstance(count, int):
-        if isinstance(self.dims[axis], int):
-            return _largest(c, self, axis, count)
+    known = isinstance(count, int) and isinstance(self.dims[axis], int)
+    if largest and known and self.element is not I1:
+        return _largest(c, self, axis, count)
     values, places = sorted_along(c, self, axis, largest)
     return c.slice(values, axis, 0, count), c.slice(places, axis, 0, count)
 

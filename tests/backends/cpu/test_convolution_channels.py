@@ -21,7 +21,8 @@ from .kernels import run_kernel
 from .test_contract import close, random, tensor_of
 
 pytestmark = pytest.mark.usefixtures("each_level")
-IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2), "NDHWC": (0, 4, 1, 2, 3)}
+IMAGES = {"NCHW": (0, 1, 2, 3), "NHWC": (0, 3, 1, 2)}
+VOLUME_IMAGES = {"NDHWC": (0, 4, 1, 2, 3)}
 KERNELS = {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1)}
 VOLUME_KERNELS = {"OIDHW": (0, 1, 2, 3, 4), "DHWIO": (4, 3, 0, 1, 2)}
 LEVELS = [level for level in ("avx512", "avx2", "baseline", "neon") if level in levels()]
@@ -47,7 +48,8 @@ def convolution(
     those of planes before the height."""
     batch, inputs, outputs, *spatial = sizes
     groups = options.get("feature_group_count", 1)
-    order, weights = IMAGES[image], {**KERNELS, **VOLUME_KERNELS}[kernel]
+    order = {**IMAGES, **VOLUME_IMAGES}[image]
+    weights = {**KERNELS, **VOLUME_KERNELS}[kernel]
     last = len(order) - 1
     lhs = random(*_placed(order, (batch, inputs, *spatial)), dtype=np.float32)
     rhs = random(*_placed(weights, (outputs, inputs // groups, *window)), dtype=np.float32)
