@@ -52,17 +52,32 @@ def stretches(schedule: Schedule) -> list[tuple[int, int]]:
     return found
 
 
+Before = dict[int, set[int]]  # of each step of a stretch, as `dependences` says
+
+
+class Listed(NamedTuple):
+    """The numbers of all steps in a new order; free: no step was held back by where it stood."""
+
+    numbers: tuple[int, ...]
+    free: bool
+
+
 def listed(
-    schedule: Schedule, times: Mapping[int, StepTime], each: frozenset[int], reach: int
-) -> list[int]:
-    """The numbers of all steps in an order by longest path, in which no step comes before one that
-    stood more than `reach` steps before it."""
-    order = [*range(len(schedule.steps))]
-    for first, last in stretches(schedule):
-        steps = range(first, last)
-        before = dependences(schedule, first, last)
-        order[first:last] = _by_longest_path(steps, before, times, each, reach)
-    return order
+    schedule: Schedule,
+    depends: Mapping[tuple[int, int], Before],
+    times: Mapping[int, StepTime],
+    each: frozenset[int],
+    reach: int,
+) -> Listed:
+    """An order by longest path, in which no step comes before one that stood more than `reach`
+    steps before it. depends: of each stretch of the schedule."""
+    order, free = [*range(len(schedule.steps))], True
+    for (first, last), before in depends.items():
+        order[first:last], all_free = _by_longest_path(
+            range(first, last), before, times, each, reach
+        )
+        free &= all_free
+    return Listed((*order,), free)
 
 
 def reordered(schedule: Schedule, order: Sequence[int]) -> Schedule:
@@ -100,7 +115,7 @@ def _by_longest_path(
     times: Mapping[int, StepTime],
     each: frozenset[int],
     reach: int,
-) -> list[int]:
+) -> tuple[list[int], bool]:
     after: dict[int, list[int]] = {number: [] for number in steps}
     for number in steps:
         for other in sorted(before[number]):
@@ -113,6 +128,7 @@ def _by_longest_path(
     clocks = [(0.0, worker) for worker in range(WORKERS)]
     begun: dict[int, float] = dict.fromkeys(ready, 0.0)  # when all before a step is complete
     order: list[int] = []
+    free = True
     lowest = 0  # position of the first step that has no place yet
     placed: set[int] = set()
     while ready:
@@ -120,6 +136,7 @@ def _by_longest_path(
             lowest += 1
         now, worker = heapq.heappop(clocks)
         near = [number for number in ready if number - steps[lowest] <= reach]
+        free &= len(near) == len(ready)
         number = min(
             near or [min(ready)],
             key=lambda n: (n in each, max(begun[n], now), -path[n], n),
@@ -134,21 +151,27 @@ def _by_longest_path(
             begun[other] = max(begun.get(other, 0.0), end)
             if not waiting[other]:
                 ready.append(other)
-    return order
+    return order, free
 
 
 def soonest(
-    schedule: Schedule, times: Mapping[int, StepTime], each: frozenset[int], sync: Sync
+    depends: Mapping[tuple[int, int], Before],
+    at: Mapping[int, int],
+    times: Mapping[int, StepTime],
+    each: frozenset[int],
+    sync: Sync,
 ) -> float:
     """`makespan` of an order in which no memory is used again, and what workers do for themselves
-    takes no time: where memory is placed, it takes longer."""
+    takes no time: where memory is placed, it takes longer. depends: of each stretch, in another
+    order of its steps; at: where they stand; times and each: by that."""
     ideal = Waits([], {}, set())
-    for first, last in stretches(schedule):
+    for (first, last), before in depends.items():
         if not each.issuperset(range(first, last)):
             ideal.ranges.append((first, last - first))
-        for number, before in dependences(schedule, first, last).items():
-            if number not in each:
-                ideal.waits[number] = [Wait(other, 1) for other in sorted(before - each)]
+        for number, others in before.items():
+            if at[number] not in each:
+                own = sorted({at[other] for other in others} - each)
+                ideal.waits[at[number]] = [Wait(other, 1) for other in own]
     free = {number: StepTime(0.0, 1) for number in each}
     return makespan(ideal, {**times, **free}, WORKERS, sync)
 

@@ -18,6 +18,7 @@ from ..workers import step_pays
 from .coschedule import (
     GAIN,
     WORKERS,
+    Before,
     StepTime,
     barrier_time,
     dependences,
@@ -50,7 +51,7 @@ def task_steps(
     scratch: Mapping[int, Buffer] = MappingProxyType({}),
 ) -> list[TaskStep]:
     """The steps as plain data; scratch: memory that steps have for themselves alone."""
-    labels = schedule.labels
+    labels, known = schedule.labels, dict[Buffer, tuple[object, int, int]]()
     steps: list[TaskStep] = []
     for number, step in enumerate(schedule.steps):
         kind, following = "run", [number + 1]
@@ -66,7 +67,9 @@ def task_steps(
             kind = "each" if kind == "run" else "jump"
         touches = [(b, False) for b in reads(step)] + [(b, True) for b in writes(step)]
         touches += [(scratch[number], True)] if number in scratch else []
-        spans = [Touch(*found.span(b), write) for b, write in touches if b not in own.offsets]
+        shared = [(b, write) for b, write in touches if b not in own.offsets]
+        known.update({b: found.span(b) for b, _ in shared if b not in known})
+        spans = [Touch(*known[b], write) for b, write in shared]
         steps.append(TaskStep(kind, spans, following))
     return steps
 
@@ -135,21 +138,31 @@ def counted(
     own = worker_memory(schedule, cheap)
     given = _tried(schedule, own, times, sync, [*range(len(schedule.steps))])
     met = barrier_time(_barriers(given), times, WORKERS, sync)
-    if not own.steps and _least(schedule, times) > (1 - GAIN) * met:
+    depends = {
+        (first, last): dependences(schedule, first, last) for first, last in stretches(schedule)
+    }
+    if not own.steps and _least(depends, times) > (1 - GAIN) * met:
         return None
     bound = given.placement.bound_bytes
     room = max(overlap * bound, machine.levels[1].capacity * _UNNOTICED) if overlap else 0
     best = given
     orders: dict[int, _TriedOrder] = {}  # by how many steps a step may be ahead
-    for reach, kept in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
-        if reach not in orders:
-            orders[reach] = _order(schedule, own, times, sync, reach)
-        made = orders[reach]
-        if made.soonest > (best.time if own.steps else min(best.time, (1 - GAIN) * met)):
+    free = False
+    tried = {(tuple(range(len(schedule.steps))), 0)}
+    for reach, asked in FREEDOMS if len(schedule.steps) < MANY else FREEDOMS[1:4:2]:
+        if reach not in orders and free:  # an order of less freedom is this one
+            orders[reach] = [*orders.values()][-1]
+        elif reach not in orders:
+            numbers, free = listed(schedule, depends, times, own.steps, reach)
+            orders[reach] = _order(schedule, depends, own, times, sync, numbers)
+        made, kept = orders[reach], asked if overlap else 0
+        # Memory is kept longer for the time alone.
+        most = (1 - GAIN) * best.time if kept > best.kept else best.time
+        key = made.numbers, kept
+        if key in tried or made.soonest > (most if own.steps else min(most, (1 - GAIN) * met)):
             continue
-        trial = _tried(
-            made.schedule, made.own, made.times, sync, made.numbers, kept if overlap else 0
-        )
+        tried.add(key)
+        trial = _tried(made.schedule, made.own, made.times, sync, made.numbers, kept)
         if trial.placement.arena_bytes > bound + room:
             continue
         if trial.time < (1 - GAIN) * best.time or _fewer(trial, best):
@@ -164,20 +177,25 @@ class _TriedOrder(NamedTuple):
     it takes at least."""
 
     schedule: Schedule
-    numbers: Sequence[int]
+    numbers: tuple[int, ...]
     own: WorkerMemory
     times: Mapping[int, StepTime]
     soonest: float
 
 
 def _order(
-    schedule: Schedule, own: WorkerMemory, times: Mapping[int, StepTime], sync: Sync, reach: int
+    schedule: Schedule,
+    depends: Mapping[tuple[int, int], Before],
+    own: WorkerMemory,
+    times: Mapping[int, StepTime],
+    sync: Sync,
+    numbers: tuple[int, ...],
 ) -> _TriedOrder:
-    numbers = listed(schedule, times, own.steps, reach)
     new, steps = reordered(schedule, numbers), own.steps
     each = frozenset(number for number, old in enumerate(numbers) if old in steps)
     moved = {number: times[old] for number, old in enumerate(numbers) if old in times}
-    least = soonest(new, moved, each, sync)
+    at = {old: number for number, old in enumerate(numbers)}
+    least = soonest(depends, at, moved, each, sync)
     return _TriedOrder(new, numbers, own._replace(steps=each), moved, least)
 
 
@@ -224,12 +242,11 @@ def entries(schedule: Schedule, own: WorkerMemory) -> set[int]:
     return {begin - 1 for begin in begins if begin - 1 in own.steps}
 
 
-def _least(schedule: Schedule, times: Mapping[int, StepTime]) -> float:
+def _least(depends: Mapping[tuple[int, int], Before], times: Mapping[int, StepTime]) -> float:
     """Seconds in which workers can be done at best, whatever memory is used again."""
     total = 0.0
-    for first, last in stretches(schedule):
+    for (first, last), before in depends.items():
         end: dict[int, float] = {}
-        before = dependences(schedule, first, last)
         for number in range(first, last):
             begin = max((end[other] for other in before[number]), default=0.0)
             end[number] = begin + times[number].shared(min(WORKERS, times[number].tiles))

@@ -8,9 +8,6 @@ so that they need no memory of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from .memory import ALIGNMENT, rounded
 from .schedule import Buffer, JumpStep, Schedule, live_ranges, touched
@@ -36,11 +33,12 @@ def reuse_outputs(schedule: Schedule, ranges: Mapping[Buffer, Range]) -> dict[Bu
     where that needs less.
     """
     outputs = _idle(schedule)
-    early = _reused(outputs, ranges, 1)
-    alike = [b.bytes for b in ranges if b.bytes and any(ranges[b][1] < t for t in outputs.values())]
-    if len(set(alike)) == len(alike):
+    latest = max(outputs.values(), default=0)
+    sizes = {b: b.bytes for b, (_, last) in ranges.items() if last < latest and b.bytes}
+    early = _reused(outputs, ranges, sizes, 1)
+    if len(set(sizes.values())) == len(sizes):
         return early
-    late = _reused(outputs, ranges, -1)
+    late = _reused(outputs, ranges, sizes, -1)
     return late if _peak(ranges, late) < _peak(ranges, early) else early
 
 
@@ -60,23 +58,74 @@ def _peak(ranges: Mapping[Buffer, Range], reused: Mapping[Buffer, Reused]) -> in
 
 
 def _reused(
-    outputs: Mapping[Buffer, int], ranges: Mapping[Buffer, Range], turn: int
+    outputs: Mapping[Buffer, int],
+    ranges: Mapping[Buffer, Range],
+    sizes: Mapping[Buffer, int],
+    turn: int,
 ) -> dict[Buffer, Reused]:
-    """turn: 1 where of equal buffers the earlier is first, -1 where the later is."""
+    """sizes: of those that may live in outputs. turn: 1 where of equal buffers the earlier is
+    first, -1 where the later is."""
     reused: dict[Buffer, Reused] = {}
+    left = sorted(sizes, key=lambda b: (-sizes[b], *(turn * step for step in ranges[b])))
     for output, idle in outputs.items():
-        fitting = [b for b, (_, last) in ranges.items() if last < idle and b not in reused]
-        fitting.sort(key=lambda b: (-b.bytes, *(turn * step for step in ranges[b])))
-        placed = np.empty((4, len(fitting)), np.int64)  # life, first byte, last byte + 1
-        count = 0
-        for buffer in fitting:
-            offset = _gap(buffer, ranges[buffer], placed[:, :count])
-            if buffer.bytes and offset + buffer.bytes <= output.bytes:
+        placed, others = _Placed(output.bytes), []
+        for buffer in left:
+            size, life = sizes[buffer], ranges[buffer]
+            offset = placed.offset(size, life) if life[1] < idle else -1
+            if offset < 0:
+                others.append(buffer)
+            else:
                 reused[buffer] = output, offset
-                end = offset + rounded(buffer.bytes, ALIGNMENT)
-                placed[:, count] = (*ranges[buffer], offset, end)
-                count += 1
+                placed.add(life, offset, size)
+        left = others
     return reused
+
+
+class _Placed:
+    """What stands in one output: (first and last step, first byte, bytes). For `size` bytes more:
+    the steps, as bits, at which there is no room beside one of these alone, and the others."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.places: list[tuple[int, int, int, int]] = []
+        self.size, self.steps = -1, 0
+        self.others: list[tuple[int, int, int, int]] = []
+
+    def offset(self, size: int, life: Range) -> int:
+        """The lowest one at which nothing lives at the same time; -1: none."""
+        if size != self.size:
+            self.size, self.steps, self.others = size, 0, []
+            for place in self.places:
+                self._count(place)
+        if size > self.room or self.steps & _bits(*life):
+            return -1
+        offset, whole = 0, rounded(size, ALIGNMENT)
+        for low, high in sorted(
+            (begin, begin + rounded(other, ALIGNMENT))
+            for first, last, begin, other in self.others
+            if first <= life[1] and last >= life[0]
+        ):
+            if low - offset >= whole:
+                break
+            offset = max(offset, high)
+        return offset if offset + size <= self.room else -1
+
+    def add(self, life: Range, offset: int, size: int) -> None:
+        """Places what was asked for last."""
+        self.places.append((*life, offset, size))
+        self._count(self.places[-1])
+
+    def _count(self, place: tuple[int, int, int, int]) -> None:
+        first, last, _, other = place
+        needed = min(rounded(other, ALIGNMENT) + self.size, rounded(self.size, ALIGNMENT) + other)
+        if needed > self.room:  # below it or above it
+            self.steps |= _bits(first, last)
+        else:
+            self.others.append(place)
+
+
+def _bits(first: int, last: int) -> int:
+    return (1 << last + 1) - (1 << first)
 
 
 def _idle(schedule: Schedule) -> dict[Buffer, int]:
@@ -98,15 +147,3 @@ def _idle(schedule: Schedule) -> dict[Buffer, int]:
         around = [begin for begin, end in loops if begin <= start <= end]
         first[buffer] = min([start, *around])
     return dict(sorted(first.items(), key=lambda item: (-item[0].bytes, item[0].index)))
-
-
-def _gap(buffer: Buffer, life: Range, placed: np.ndarray[Any, Any]) -> int:
-    """The lowest offset at which nothing lives at the same time."""
-    size, offset = rounded(buffer.bytes, ALIGNMENT), 0
-    begins, ends, lows, highs = placed
-    busy = (begins <= life[1]) & (ends >= life[0])
-    for first, last in sorted(zip(lows[busy].tolist(), highs[busy].tolist(), strict=True)):
-        if first - offset >= size:
-            break
-        offset = max(offset, last)
-    return offset

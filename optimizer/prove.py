@@ -13,14 +13,14 @@ Whatever is wrong is a CompilerBug that names the steps.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..hlo.errors import CompilerBug
 from ..specs.generated import plan_pb2
 from .certify import ReusedPlace
+from .prove_merges import check_merges
 from .prove_persistent import check_persistent
 
 BIT = 1  # of step number 0
@@ -45,7 +45,8 @@ def prove(
         check_persistent(plan, program.after, program.accesses, _overlap, resident)
         if not plan.ranges:
             return
-    _check_merges(program)
+    meets = [program.meets(number) for number in range(program.count)]
+    check_merges(plan, program.after, program.accesses, _overlap, program.waits, meets)
     _check_own(program)
     known = _Knowledge(program).run()
     _check_order(program, known)
@@ -66,8 +67,9 @@ class _Program:
         self, plan: plan_pb2.Plan, results: Mapping[int, int], inside: Sequence[ReusedPlace]
     ) -> None:
         self.plan, self.results = plan, results
+        # What lives at a byte of an output, by its first step.
         self.inside: dict[tuple[int, int], list[ReusedPlace]] = {}
-        for place in inside:
+        for place in sorted(inside, key=lambda one: one.first):
             self.inside.setdefault((place.owner, place.offset), []).append(place)
         self.count = len(plan.steps)
         self.home = [-1] * self.count
@@ -167,10 +169,12 @@ class _Program:
         elif buffer.place == plan_pb2.WEIGHT:
             memory = "weight", buffer.weight
         here = self.inside.get((argument.buffer, argument.offset), ())
-        sizes = [place.bytes for place in here if place.first <= number <= place.last]
-        if argument.offset and not sizes:
+        behind = bisect_right(here, number, key=lambda one: one.first)
+        size = buffer.bytes
+        if behind and number <= here[behind - 1].last:
+            size = here[behind - 1].bytes
+        elif argument.offset:
             raise CompilerBug(f"step {number} points at a byte where nothing lives")
-        size = sizes[0] if sizes else buffer.bytes
         return _Access(memory, begin, begin + max(size, 1), write)
 
 
@@ -193,47 +197,6 @@ def _check_own(program: _Program) -> None:
                 raise CompilerBug(f"step {number} of each worker touches what others write")
             if own and not each and program.kind(number) != "run":
                 raise CompilerBug(f"step {number} decides in one worker's memory")
-
-
-def _check_merges(program: _Program) -> None:
-    """Steps that are one launch run at a time, each on blocks of its own: they follow each other,
-    control enters them at the first one alone, none waits for another one, and what one writes no
-    other touches."""
-    targets = {t for n, after in enumerate(program.after) for t in after if t != n + 1}
-    seen: set[int] = set()
-    for merge in program.plan.merges:
-        steps = sorted(one.step for one in merge.steps)
-        if len(steps) < 2 or steps != [*range(steps[0], steps[-1] + 1)] or seen & {*steps}:
-            raise CompilerBug(f"steps {steps} are merged, but do not follow each other apart")
-        seen.update(steps)
-        _check_blocks(program, merge)
-        written: dict[int, list[_Access]] = {}
-        for number in steps:
-            if number != steps[0] and (number in targets or program.meets(number)):
-                raise CompilerBug(
-                    f"step {number} is merged, and does not begin with step {steps[0]}"
-                )
-            if any(other in steps and threshold for other, threshold in program.waits[number]):
-                raise CompilerBug(f"step {number} waits for one that it is merged with")
-            written[number] = [one for one in program.accesses[number] if one.write]
-        for number in steps:
-            for other, accesses in written.items():
-                both = [(a, b) for a in program.accesses[number] for b in accesses]
-                if other != number and any(_overlap(a, b) for a, b in both):
-                    raise CompilerBug(f"merged steps {other} and {number} touch the same memory")
-
-
-def _check_blocks(program: _Program, merge: plan_pb2.Merge) -> None:
-    """Every block of the launch is one of one step, whose grid has as many."""
-    end = 0
-    for one in merge.steps:
-        if program.kind(one.step) != "run":
-            raise CompilerBug(f"step {one.step} is merged, and runs no kernel")
-        launches = program.plan.kernels[program.action(one.step).kernel].launches
-        blocks = [launch.grid[0] * launch.grid[1] * launch.grid[2] for launch in launches]
-        if one.first_block != end or [one.blocks] != blocks:
-            raise CompilerBug(f"step {one.step} is merged with blocks that are not its own")
-        end += one.blocks
 
 
 def _overlap(left: _Access, right: _Access) -> bool:
@@ -331,30 +294,15 @@ def _since(known: int, walked: int, step: int) -> int:
 
 def _check_order(program: _Program, known: Sequence[int]) -> None:
     """Steps that touch the same bytes, one of them writing, are in order."""
-    owners, memories, begins, ends, writes = [], {}, [], [], []
-    numbers = []
-    for number, accesses in enumerate(program.accesses):
-        if program.home[number] < 0:
-            continue  # branches and meetings are in order by the walk; what is each one's own, too
-        for access in accesses:
-            owners.append(number)
-            numbers.append(memories.setdefault(access.memory, len(memories)))
-            begins.append(access.begin)
-            ends.append(access.end)
-            writes.append(access.write)
-    who, where, low, high, wrote = map(np.array, (owners, numbers, begins, ends, writes))
+    cells = _Cells(program)
     earlier = _earlier(program)
     doubtful: dict[int, int] = {}  # of a step, those after it of which `_Knowledge` cannot say
     for number, accesses in enumerate(program.accesses):
-        conflicts = np.zeros(program.count, bool)
+        conflicts = 0
         for access in accesses:
-            if access.memory == plan_pb2.WORKER or not owners:
-                continue
-            beside = (where == memories.get(access.memory, -1)) & (low < access.end)
-            beside &= (access.begin < high) & (wrote | access.write)
-            conflicts[who[beside]] = True
-        packed = int.from_bytes(np.packbits(conflicts, bitorder="little").tobytes(), "little")
-        for other in _bits(packed & earlier[number] & ~known[number]):
+            if access.memory != plan_pb2.WORKER:
+                conflicts |= cells.conflicts(access)
+        for other in _bits(conflicts & earlier[number] & ~known[number]):
             doubtful[other] = doubtful.get(other, 0) | BIT << number
     for other, numbers in doubtful.items():
         for number in _bits(_unknown_on_a_way(program, other, numbers)):
@@ -362,6 +310,44 @@ def _check_order(program: _Program, known: Sequence[int]) -> None:
                 f"step {number} may begin before step {other} is complete, and both touch the "
                 "same memory"
             )
+
+
+class _Cells:
+    """Bytes between any two places where what tasks touch begins or ends: of each of these cells
+    of a memory, which tasks write and which touch it, as bits. Branches and meetings are in order
+    by the walk; what is each worker's own, too."""
+
+    def __init__(self, program: _Program) -> None:
+        self.edges: dict[object, list[int]] = {}
+        tasks = [n for n in range(program.count) if program.home[n] >= 0]
+        found: dict[object, set[int]] = {}
+        for number in tasks:
+            for memory, begin, end, _ in program.accesses[number]:
+                found.setdefault(memory, set()).update((begin, end))
+        self.edges = {memory: sorted(edges) for memory, edges in found.items()}
+        self.writers = {memory: [0] * len(edges) for memory, edges in self.edges.items()}
+        self.touching = {memory: [0] * len(edges) for memory, edges in self.edges.items()}
+        for number in tasks:
+            for access in program.accesses[number]:
+                for cell in self.of(access):
+                    self.touching[access.memory][cell] |= BIT << number
+                    if access.write:
+                        self.writers[access.memory][cell] |= BIT << number
+
+    def of(self, access: _Access) -> range:
+        """The cells of a memory that bytes have a part of."""
+        edges = self.edges.get(access.memory, [])
+        first = max(bisect_right(edges, access.begin) - 1, 0)
+        return range(first, bisect_left(edges, access.end))
+
+    def conflicts(self, access: _Access) -> int:
+        """The tasks, as bits, that touch the same bytes, one of both writing."""
+        if access.memory not in self.edges:
+            return 0
+        bits, found = (self.touching if access.write else self.writers)[access.memory], 0
+        for cell in self.of(access):
+            found |= bits[cell]
+        return found
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..hlo.errors import CompilerBug
 from ..specs.generated import plan_pb2
+from .prove_tables import check_table, sizes_of
 
 
 def check_persistent(
@@ -29,7 +30,7 @@ def check_persistent(
         raise CompilerBug(f"a persistent launch of {said.blocks} blocks, {resident} are resident")
     if len(said.steps) != len(plan.steps):
         raise CompilerBug("a persistent launch has not the steps of its plan")
-    _check_table(plan)
+    _check_arguments(plan)
     barriers = {*said.barriers}
     pending = [0] * (
         len(plan.steps) + 1
@@ -65,35 +66,23 @@ def _conflict(
     return any((a.write or b.write) and overlap(a, b) for a in one for b in other)
 
 
-def _check_table(plan: plan_pb2.Plan) -> None:
+def _check_arguments(plan: plan_pb2.Plan) -> None:
     """Every argument has a place of its own, and every launch room in a block."""
     said = plan.persistent
-    cells = [(0, 16)]
+    cells = [(0, 8), (8, 8)]
     for step, own in zip(plan.steps, said.steps, strict=True):
-        kind, sizes = step.WhichOneof("action"), []
-        if kind == "run":
-            for launch in plan.kernels[step.run.kernel].launches:
-                x, y, z = launch.block
-                if x > said.threads or y * z != 1 or launch.shared_bytes > said.shared_bytes:
-                    raise CompilerBug(f"{launch.entry} does not fit into a persistent block")
-                for one in launch.arguments:
-                    value = one.WhichOneof("value")
-                    sizes.append(
-                        len(one.immediate) if value == "immediate"
-                        else 128 if value == "tensor_map" else 8
-                    )  # fmt: skip
-        elif kind in ("branch_if_false", "switch"):
-            sizes.append(8)
+        kind = step.WhichOneof("action")
+        sizes = [8] if kind in ("branch_if_false", "switch") else []
+        for launch in plan.kernels[step.run.kernel].launches if kind == "run" else ():
+            x, y, z = launch.block
+            fits = x <= said.threads and y * z == 1 and not launch.cluster
+            if not fits or launch.shared_bytes > said.shared_bytes:
+                raise CompilerBug(f"{launch.entry} does not fit into a persistent block")
+            sizes += sizes_of(launch)
         if len(sizes) != len(own.places):
             raise CompilerBug("arguments of a persistent launch have no place")
         cells += zip(own.places, sizes, strict=True)
-    end = 0
-    for place, size in sorted(cells):
-        if place < end:
-            raise CompilerBug("arguments of a persistent launch share a place")
-        end = place + size
-    if end > said.table_bytes:
-        raise CompilerBug("arguments of a persistent launch lie outside of their table")
+    check_table(cells, said.table_bytes, "a persistent launch")
 
 
 def _check_asked(plan: plan_pb2.Plan, barriers: set[int]) -> None:

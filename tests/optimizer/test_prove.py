@@ -1,9 +1,6 @@
-"""The proof of task ranges against brute force: plans that are right, and mutants of them."""
+"""The proof of schedules against brute force: plans that are right, and mutants of them."""
 
 from __future__ import annotations
-
-import random
-from collections.abc import Callable
 
 import pytest
 
@@ -13,77 +10,28 @@ from girih.optimizer.prove import prove
 from girih.specs.generated import plan_pb2
 
 from .control_programs import Program
-from .task_plans import UNIT, is_safe, random_plan
+from .schedule_mutants import KINDS, tried
+from .task_plans import UNIT
 
-SEEDS = range(150)
-MUTANTS = 3  # of each kind and plan
-
-
-def _waiting(plan: plan_pb2.Plan) -> list[plan_pb2.Run]:
-    found = [getattr(step, step.WhichOneof("action") or "") for step in plan.steps]
-    return [one for one in found if getattr(one, "waits", ())]
+SEEDS = {"counters": range(150), "graph": range(16), "merged": range(12), "persistent": range(14)}
 
 
-def drop(plan: plan_pb2.Plan, draw: random.Random) -> None:
-    """A wait, or a barrier, is left out."""
-    barriers = [step.run for step in plan.steps if step.run.wait]
-    waiting = _waiting(plan)
-    if barriers and (not waiting or draw.random() < 0.3):
-        draw.choice(barriers).wait = False
-    elif waiting:
-        own = draw.choice(waiting).waits
-        del own[draw.randrange(len(own))]
-
-
-def threshold(plan: plan_pb2.Plan, draw: random.Random) -> None:
-    """A wait is for another run."""
-    if waiting := _waiting(plan):
-        wait = draw.choice(draw.choice(waiting).waits)
-        wait.threshold = 1 - wait.threshold
-
-
-def signal(plan: plan_pb2.Plan, draw: random.Random) -> None:
-    """Two steps count on each other's counters."""
-    counted = [step.run for step in plan.steps if step.run.signal]
-    if len(counted) > 1:
-        one, other = draw.sample(counted, 2)
-        one.signal, other.signal = other.signal, one.signal
-
-
-def share(plan: plan_pb2.Plan, draw: random.Random) -> None:
-    """A buffer lies where it did not."""
-    buffer = draw.choice(plan.buffers)
-    buffer.offset = draw.randrange(6) * UNIT
-
-
-@pytest.mark.parametrize("mutate", [drop, threshold, signal, share])
-def test_no_unsafe_mutant_is_accepted(
-    mutate: Callable[[plan_pb2.Plan, random.Random], None],
-) -> None:
-    unsafe = accepted = 0
-    for seed in SEEDS:
-        plan, results = random_plan(seed)
-        for number in range(MUTANTS):
-            mutant = plan_pb2.Plan()
-            mutant.CopyFrom(plan)
-            mutate(mutant, random.Random(seed * MUTANTS + number))
-            safe = is_safe(mutant, results)
-            unsafe += not safe
-            try:
-                prove(mutant, results)
-            except CompilerBug:
-                continue
-            accepted += 1
-            assert safe, f"plan {seed}, mutant {number}"
-    assert unsafe > len(SEEDS) / 4  # the mutations do harm
-    assert accepted > 5  # and those that do none are not all refused
-
-
-def test_every_plan_that_was_made_is_right() -> None:
-    for seed in SEEDS:
-        plan, results = random_plan(seed)
-        assert is_safe(plan, results), seed
-        prove(plan, results)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_unsafe_mutant_is_accepted(kind: str) -> None:
+    """And every plan that was made is; `benchmarks/schedule_mutants.py` tries more of them."""
+    unsafe, safe, mutations = 0, 0, set()
+    for seed in SEEDS[kind]:
+        for name, is_safe, accepted in tried(kind, seed, each=2):
+            assert is_safe or not accepted, f"plan {seed}: {name}"
+            if name == "as made":
+                assert is_safe and accepted, seed
+            elif is_safe:
+                safe += accepted
+            else:
+                unsafe += 1
+                mutations.add(name)
+    assert unsafe > 50 and safe > 5  # mutations do harm, and those that do none are not all refused
+    assert mutations == {one.__name__ for one in KINDS[kind].mutations}
 
 
 @pytest.mark.parametrize("shared", [False, True])
