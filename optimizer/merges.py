@@ -37,6 +37,7 @@ from .hazards import in_arena, places
 from .machine import Machine, Residency
 from .memory import Placement
 from .schedule import Buffer, RunStep, Schedule
+from .tiles.tilings import tile_of
 
 ALIGNMENT = 64  # of rows of a table of arguments, as tensor maps need it
 _MIXED = 256  # threads of a block, up to which each thread may have all registers that it can
@@ -135,7 +136,8 @@ def candidate(step: int, op: Op, key: int, facts: Any, merging: Merging) -> Cand
     needs = BlockNeeds(threads, shared, registers_of(threads, products, merging.most))
     mapped = any(a.HasField("tensor_map") for one in launches for a in one.arguments)
     blocks = max(map(blocks_of, launches), default=1)
-    work = work_of(op, facts.flops, facts.bytes, blocks, needs, merging.machine, mapped)
+    tile = tile_of(op, blocks, mapped) if products else None
+    work = work_of(op, facts.flops, facts.bytes, blocks, needs, merging.machine, mapped, tile)
     return Candidate(step, key, launches, work, refusal(op, launches))
 
 

@@ -151,12 +151,7 @@ class BlockCounter(Counter):
         rows = size / columns
         padded = np.minimum(_grains(unit, rows, columns, depth, self.largest),
                             _grains(unit, columns, rows, depth, self.largest))  # fmt: skip
-        long, short = np.maximum(rows, columns), np.minimum(rows, columns)
-        first = (unit.grain or (1, 1, 1))[0]
-        down = np.where(short >= first, short, long)
-        across = np.where(short >= first, long, short)
-        reached = efficiency(unit, np.maximum(down, first), np.maximum(1, across // 8))
-        return 2 * padded / (unit.flops * reached)
+        return 2 * padded / (unit.flops * reached(unit, rows, columns))
 
     def unit_of(self, op: Op) -> Unit:
         if op.name == "convolution" and not self.alone:
@@ -335,6 +330,16 @@ def unit_of(op: Op, machine: Machine, largest: bool) -> Unit | None:
         return machine.unit("f32")
     sign = 1 if largest else -1
     return max(units, key=lambda unit: [sign * n for n in unit.grain], default=None)
+
+
+def reached(unit: Unit, rows: Numbers, columns: Numbers) -> Numbers:
+    """The fraction of a unit's rate that it reaches with tiles of rows x columns, either of which
+    may lie along its own rows."""
+    long, short = np.maximum(rows, columns), np.minimum(rows, columns)
+    first = (unit.grain or (1, 1, 1))[0]
+    down = np.where(short >= first, short, long)
+    across = np.where(short >= first, long, short)
+    return efficiency(unit, np.maximum(down, first), np.maximum(1, across // 8))
 
 
 def multiplied(flops: float, unit: Unit, machine: Machine, starved: bool = False) -> float:

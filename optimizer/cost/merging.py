@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ...hlo.deciding import at_hint
 from ...hlo.graph import Op
 from ..machine import Machine, Residency
-from .blocks import unit_of
-from .model import Features, Traffic, efficiency, home, seconds
+from .blocks import reached, unit_of
+from .model import Features, Traffic, home, seconds
 
 _PLAIN_REGISTERS = 64  # of a thread of a kernel without products, assumed
 _REGISTERS = 255  # most of a thread
@@ -59,36 +59,46 @@ class LaunchWork(NamedTuple):
     elements: float  # of a block's results
 
 
+class Tile(NamedTuple):
+    """Rows and columns of a product's tile."""
+
+    rows: int
+    columns: int
+
+
 def work_of(
     op: Op, flops: float, moved: float, blocks: int, needs: BlockNeeds, machine: Machine,
-    largest_grain: bool,
+    largest_grain: bool, tile: Tile | None,
 ) -> LaunchWork:  # fmt: skip
     """The work of a kernel that does so many flops and moves so many bytes, each counted once.
 
-    Blocks of products read rows and columns of their tiles, which are taken for squares of whole
-    grains, again from the second level. largest_grain: whether products go to the unit with it."""
+    largest_grain: whether products go to the unit with it. tile: of its products, whose rows and
+    columns are read again from the second level for each; None: nothing is known of them, and each
+    is read once."""
     inner = op.regions[0].walk() if op.regions else (op,)
     products = [one for one in inner if one.definition.pattern == "contract"]
     unit = unit_of(products[0], machine, largest_grain) if products else None
     results = sum(at_hint(value.tensor.size) for value in op.results)
-    tile = results / blocks
     written = sum(at_hint(v.tensor.size) * v.element.bits / 8 for v in op.results)
     first = max(0.0, moved - written)
     traffic = [
         Traffic(first, home(machine, first)),
         Traffic(written, home(machine, written), "write"),
     ]
+    elements = results / blocks
     if unit is None:
         computing = flops / machine.math.simple
-        return LaunchWork(blocks, needs, 0.0, computing, tuple(traffic), tile)
-    rows = min(max((unit.grain or (1,))[0], math.sqrt(tile)), max(tile, 1.0))
-    columns = max(1.0, tile / rows)
-    depth = flops / (2 * max(results, 1))
-    width = products[0].operands[0].element.bits / 8
-    again = max(0.0, blocks * (rows + columns) * depth * width - first)
-    traffic.append(Traffic(again, 1))
-    reached = float(efficiency(unit, rows, max(1.0, columns / 8)))
-    return LaunchWork(blocks, needs, flops / (unit.flops * reached), 0.0, tuple(traffic), tile)
+        return LaunchWork(blocks, needs, 0.0, computing, tuple(traffic), elements)
+    fraction = 1.0
+    if tile is not None:
+        depth = flops / (2 * max(results, 1))
+        width = products[0].operands[0].element.bits / 8
+        tiles = results / (tile.rows * tile.columns)
+        again = max(0.0, tiles * (tile.rows + tile.columns) * depth * width - first)
+        traffic.append(Traffic(again, 1))
+        fraction = float(reached(unit, tile.rows, tile.columns))
+    multiplying = flops / (unit.flops * fraction)
+    return LaunchWork(blocks, needs, multiplying, 0.0, tuple(traffic), elements)
 
 
 def registers_of(threads: int, products: bool, most: Residency) -> int:

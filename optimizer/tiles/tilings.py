@@ -7,9 +7,12 @@ them; whoever emits code takes the first that it has registers and shared memory
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from ...hlo.deciding import at_hint
 from ...hlo.graph import Op, Region, Value
+from ..cost.merging import Tile
 from .build import TileGroup, build_kernel, make_group
 from .implicit import build_implicit
 from .write import Unwritable, writable
@@ -72,3 +75,35 @@ def tile_functions(op: Op, tilings: str) -> Iterator[Op | str]:
             yield built(group, op.operands, name, sizes, step, way)
         except Unwritable as unwritable:
             yield str(unwritable)
+
+
+def tile_of(op: Op, blocks: int, largest: bool) -> Tile | None:
+    """The tile of a kernel's products where so many blocks run it: of a tile function that of its
+    first product; of a contraction's fusion the first one of its tilings that makes as many blocks,
+    or, where blocks walk over tiles, the first. largest: of those for units of the largest grain.
+    None where there is none."""
+    if op.name == "kernel_call":
+        found = (one for one in op.regions[0].walk() if one.definition.pattern == "contract")
+        main = next(found, None)
+        return None if main is None else _sides(main)
+    rows = op.attributes.get(LARGEST_TILINGS if largest else BLOCK_TILINGS, ())
+    rows = () if isinstance(rows, str) else rows
+    tilings = [sizes for _, _, *sizes in rows if len(sizes) == len(op.results[0].dims)]
+    dims = [at_hint(dim) for dim in op.results[0].dims]
+    counts = [math.prod(-(-d // s) for d, s in zip(dims, sizes, strict=True)) for sizes in tilings]
+    if not tilings:
+        return None
+    sizes = tilings[counts.index(blocks) if blocks in counts else 0]
+    *down, across = (min(size, max(dim, 1)) for size, dim in zip(sizes, dims, strict=True))
+    return Tile(math.prod(down), across)
+
+
+def _sides(main: Op) -> Tile:
+    """Rows and columns of a product, or of a convolution, of tiles."""
+    dims = [at_hint(dim) for dim in main.result.dims]
+    if main.name != "dot_general":
+        return Tile(math.prod(dims[:-1]), dims[-1])
+    batches = len(main.lhs_batching_dimensions)
+    summed = len(main.lhs_contracting_dimensions)
+    free = batches + main.operands[0].rank - batches - summed
+    return Tile(math.prod(dims[batches:free]), math.prod(dims[free:]))

@@ -10,16 +10,25 @@ import pytest
 
 import girih
 from girih.backends.nvidia import target_of
-from girih.hlo.build import Builder, build_module
+from girih.hlo.build import Builder, build_module, build_region, make_op
 from girih.hlo.errors import CompilerBug, UserError
-from girih.hlo.graph import Function, Module, Origin, Value
+from girih.hlo.graph import Function, Module, Op, Origin, Value, arguments
 from girih.hlo.sizes import Symbol
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F16, TensorType
-from girih.optimizer.cost.merging import ERROR, BlockNeeds, LaunchWork, Prices, prices
+from girih.optimizer.cost.merging import (
+    ERROR,
+    BlockNeeds,
+    LaunchWork,
+    Prices,
+    Tile,
+    prices,
+    work_of,
+)
 from girih.optimizer.machine import Residency
 from girih.optimizer.merges import Candidate, EarliestStart, Merging, best
 from girih.optimizer.prove import prove
+from girih.optimizer.tiles.tilings import BLOCK_TILINGS, tile_of
 from girih.specs.generated import plan_pb2
 
 from .control_programs import Program as Generated
@@ -98,6 +107,31 @@ def test_a_launch_takes_the_most_registers_and_shared_memory():
     assert alone.resident == 16 and both.resident == 2
     again = prices([works[0], works[0]._replace(needs=large)], MACHINE, MOST)
     assert again.merged > prices([works[0], works[0]], MACHINE, MOST).merged
+
+
+def bearing(*tilings: tuple[int, ...]) -> Op:
+    """A product of 256 x 256 with the tilings that it is recorded to have."""
+    kinds = [TensorType((256, 256), F16)] * 2
+    region = build_region(kinds, lambda b, x, y: [_dot(b, x, y)])
+    facts = {"kind": "contract", BLOCK_TILINGS: tilings}
+    return make_op("fusion", arguments(kinds), facts, (region,), region.result_types)
+
+
+def test_a_price_takes_the_tile_that_is_recorded():
+    """The first one that makes as many blocks; where blocks walk over tiles, the first."""
+    op = bearing((1, 64, 16, 128), (1, 64, 64, 128), (1, 64, 128, 64))
+    assert tile_of(op, 8, False) == Tile(64, 128)
+    assert tile_of(op, 32, False) == tile_of(op, 132, False) == Tile(16, 128)
+    assert tile_of(op, 8, True) is None
+    needs = BlockNeeds(128, 0, 255)
+    flops, moved = 2.0 * 256**3, 3 * 2.0 * 256**2
+    wide, square = (
+        work_of(op, flops, moved, 32, needs, MACHINE, False, tile)
+        for tile in (Tile(16, 128), Tile(64, 32))
+    )
+    again = [2 * 256 * 256 * 256 * (r + c) / (r * c) for r, c in ((16, 128), (64, 32))]
+    for work, total in zip((wide, square), again, strict=True):
+        assert work.traffic[0].bytes + work.traffic[2].bytes == pytest.approx(total)
 
 
 def test_what_depends_on_each_other_is_in_no_launch():

@@ -172,6 +172,37 @@ def test_broken_launches_are_found_by_the_simulator(form):
         program(X, W, np.int32(3))
 
 
+ROWS = """module @m {
+  func.func public @main(%x: tensor<4x4096xf32>) -> tensor<4xf32> {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %y = stablehlo.tanh %x : tensor<4x4096xf32>
+    %p = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1]
+        : (tensor<4x4096xf32>, tensor<f32>) -> tensor<4xf32>
+    return %p : tensor<4xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("threads, says", [
+    (64, r"deadlock(?s:.)*warp 1 waits for barrier 0 of its(?s:.)*warp 2 waits for barrier 15"),
+    (72, r"divergent in 'persistent\$0'"),
+])  # fmt: skip
+def test_threads_that_leave_a_body_before_its_barrier_hang(threads, says):
+    """Where a kernel is alone, such threads have ended, and no barrier counts them."""
+
+    def leaving(text: str) -> str:
+        entry = text.index("persistent$0(")
+        begin = text.index("\tbar.sync \t", entry)
+        (label, *_) = re.findall(r"\$L_left_\d+", text[entry:])
+        branch = f"\tsetp.ge.u32 \t%other, %rest, {threads};\n\t@%other bra \t{label};\n"
+        return f"{text[:begin]}\tmov.u32 \t%rest, %tid.x;\n{branch}{text[begin:]}"
+
+    program = changed(compiled(ROWS), leaving)
+    with pytest.raises(UserError, match=says):
+        program(np.ones((4, 4096), np.float32))
+
+
 def plans() -> Any:
     """A plan, and how many arguments each step writes, which is known here of runs."""
     plan = compiled(Generated(2).module()).plan
