@@ -9,10 +9,11 @@ between two places, two values that change places are named anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from ..hlo.deciding import largest
-from ..hlo.graph import Region
+from ..hlo.graph import Op, Region
+from . import counters
 from .overwriting import Hinders, Results
 
 COPIED_BYTES = 4096  # carried values up to this may be copied in every turn
@@ -38,6 +39,23 @@ def turns(
             return found
         found.append(following)
     return found[:1]
+
+
+class KnownTurns(NamedTuple):
+    """What is known of a loop's condition before one of the turns that follow each other: it holds,
+    but where the loop ends `here`, after so many `turns` in which it holds here."""
+
+    turns: int
+    here: bool
+
+
+def known_turns(loop: Op, each: int) -> list[KnownTurns | None]:
+    """Of a loop, every `each` turns of which are steps of their own, what is known before each of
+    these; None: nothing."""
+    count = counters.turns(loop, counters.counters(loop))
+    if count is None:
+        return [None] * each
+    return [KnownTurns(len(range(n, count, each)), count % each == n) for n in range(each)]
 
 
 def operations(body: Region) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,11 +39,21 @@ def counters(loop: Op) -> dict[int, Counter]:
     return found
 
 
+def _made(value: Value) -> tuple[Op | None, Sequence[Value]]:
+    """The operation that makes a value, and its operands, also where it stands in a fusion."""
+    op = value.op
+    if op is None or op.name != "fusion":
+        return op, () if op is None else op.operands
+    inner = op.regions[0].results[value.index].op
+    given = dict(zip(op.regions[0].arguments, op.operands, strict=True))
+    return inner, () if inner is None else [given.get(one, one) for one in inner.operands]
+
+
 def _step(argument: Value, result: Value) -> int | None:
-    op = result.op
+    op, operands = _made(result)
     if op is None or op.name not in ("add", "subtract"):
         return None
-    left, right = op.operands
+    left, right = operands
     if op.name == "add" and right is argument:
         left, right = right, left
     number = integer(right)
@@ -79,10 +89,10 @@ def turns(loop: Op, found: Mapping[int, Counter]) -> int | None:
 def _condition(loop: Op, found: Mapping[int, Counter]) -> tuple[int, str, Value] | None:
     """The counter that a loop's condition compares, how, and with what."""
     condition = loop.regions[0]
-    op = condition.results[0].op
-    if op is None or op.name != "compare" or op not in condition.ops:
+    op, operands = _made(condition.results[0])
+    if op is None or op.name != "compare" or condition.results[0].op not in condition.ops:
         return None
-    left, right = op.operands
+    left, right = operands
     direction = op.comparison_direction
     if right in condition.arguments:
         left, right, direction = right, left, MIRRORED[direction]

@@ -430,6 +430,9 @@ class Planner:
                 message.branch_if_false.condition.CopyFrom(self.argument(step.condition))
                 message.branch_if_false.target = labels[step.target]
                 message.branch_if_false.wait = hazards.step([step.condition], [])
+                if step.known is not None:
+                    message.branch_if_false.known.turns = step.known.turns
+                    message.branch_if_false.known.here = step.known.here
             elif isinstance(step, SwitchStep):
                 message.switch.index.CopyFrom(self.argument(step.index))
                 message.switch.targets.extend([labels[target] for target in step.targets])

@@ -20,7 +20,7 @@ from ..hlo.processes import grid_of
 from ..hlo.regions import alias_roots, aliases
 from ..hlo.symbols import Dim
 from ..hlo.types import TensorType
-from .carried import turns
+from .carried import KnownTurns, known_turns, turns
 from .overwriting import Hinders, fills, hinders_of, hindrances
 from .passes.require_static import require_static
 from .windows import updated
@@ -86,6 +86,7 @@ class BranchStep:
 
     condition: Buffer
     target: Label
+    known: KnownTurns | None = None
 
 
 @dataclass(eq=False)
@@ -434,8 +435,9 @@ class _Scheduler:
         begin, end = Label(), Label()
         ends = [end, *(Label() for _ in places[1:])]  # where turns go that are not made
         self.out.mark(begin)
-        for number, (given, left) in enumerate(zip(places, ends, strict=True)):
-            self.iterate(op, given, places[(number + 1) % len(places)], left)
+        for number, known in enumerate(known_turns(op, len(places))):
+            following = places[(number + 1) % len(places)]
+            self.iterate(op, places[number], following, ends[number], known)
         self.out.add(JumpStep(begin, back=True))
         for given, left in zip(places[1:], ends[1:], strict=True):
             self.out.mark(left)
@@ -446,14 +448,21 @@ class _Scheduler:
         self.pinned = before
         self.buffers.update(zip(op.results, carried, strict=True))
 
-    def iterate(self, op: Op, given: Sequence[Buffer], new: Sequence[Buffer], left: Label) -> None:
+    def iterate(
+        self,
+        op: Op,
+        given: Sequence[Buffer],
+        new: Sequence[Buffer],
+        left: Label,
+        known: KnownTurns | None,
+    ) -> None:
         """One turn of a loop, from the carried values' memory to that of the next ones, or on to
         `left`."""
         condition, body = op.regions
         self.buffers.update(zip(condition.arguments, given, strict=True))
         self.region(condition, {})
         self.fill(condition.results)
-        self.out.add(BranchStep(self.buffers[condition.results[0]], left))
+        self.out.add(BranchStep(self.buffers[condition.results[0]], left, known))
         self.buffers.update(zip(body.arguments, given, strict=True))
         holders = dict(zip(given, body.arguments, strict=True))
         carries = [(holders[b], n, b) for n, b in enumerate(new) if b in holders]

@@ -13,7 +13,17 @@ import numpy as np
 from ...hlo.errors import CompilerBug
 from .arrays import DeviceArray, DeviceLog, DeviceView, memory_of
 from .driver import Condition, Counters, GraphNode, Simulator, is_simulator
-from .gpu_steps import ArgumentTable, Choose, Jump, KernelStep, Mapped, Parameter, Started, chosen
+from .gpu_steps import (
+    ArgumentTable,
+    Choose,
+    Jump,
+    KernelStep,
+    Mapped,
+    Parameter,
+    Started,
+    TurnCounts,
+    chosen,
+)
 from .graph_nodes import GraphNodes, Sets, sizes_of
 from .launches import ARENA, CALL, SCRATCH, WEIGHTS, aligned
 from .regions import Region, StepRange
@@ -315,7 +325,7 @@ class NvidiaContext:
         if driver.simulated:
             self._poison(bases)
         marks: list[_Mark] = []
-        position = 0
+        position, turns = 0, TurnCounts()
         if self.opened.region is not None and not profile:
             self._whole(bases, self.opened.region)
             return []
@@ -325,7 +335,12 @@ class NvidiaContext:
         while position < len(steps):
             step = steps[position]
             if isinstance(step, Choose):
-                position = step.targets[self._read(bases, step)]
+                value = turns.value(position, step)
+                if value is None:
+                    value = self._read(bases, step)
+                elif is_simulator(driver):
+                    self._simulated(driver, bases).confirm(step, value)
+                position = step.targets[value]
             elif isinstance(step, Jump):
                 position = step.target
             elif not isinstance(step, KernelStep):

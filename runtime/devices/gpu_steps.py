@@ -97,11 +97,31 @@ class KernelStep(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """Continues at targets[value]: a boolean's or a clamped index's, `size` bytes at `where`."""
+    """Continues at targets[value]: a boolean's or a clamped index's, `size` bytes at `where`.
+    holds: of a boolean, how many times in a row it is known to hold until it does once not; -1:
+    always; None: that is not known."""
 
     where: Where
     size: int
     targets: tuple[int, ...]
+    holds: int | None = None
+
+
+class TurnCounts:
+    """How many times in a row the conditions of a call's loops have held, of those that are
+    known."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}  # by step
+
+    def value(self, at: int, step: Choose) -> int | None:
+        """The boolean that a step would read now; None where it has to be read."""
+        if step.holds is None or step.holds < 0:
+            return None if step.holds is None else 1
+        held = self.held.get(at, 0)
+        holds = held < step.holds
+        self.held[at] = held + 1 if holds else 0
+        return int(holds)
 
 
 def chosen(found: np.ndarray[Any, Any], count: int) -> int:

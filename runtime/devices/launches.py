@@ -204,7 +204,10 @@ class _PlanReader:
             where, room = self.slot(step.branch_if_false.condition)
             if room < 1:
                 raise malformed("a condition lies outside its buffer")
-            return [Choose(where, 1, (step.branch_if_false.target, index + 1))]
+            known, holds = step.branch_if_false.known, None
+            if step.branch_if_false.HasField("known"):
+                holds = known.turns if known.here else -1
+            return [Choose(where, 1, (step.branch_if_false.target, index + 1), holds)]
         if action == "switch":
             where, room = self.slot(step.switch.index)
             if room < 4 or not step.switch.targets:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...hlo.errors import UserError
+from ...hlo.errors import CompilerBug, UserError
 from .driver import Counted, Counters, LaunchArray, Simulator
 from .edges import latest_first, step_edges
 from .gpu_steps import Choose, KernelStep, Where, chosen
@@ -64,6 +64,11 @@ class SimulatedSteps:
     def value(self, where: Where, size: int, count: int) -> int:
         """What a branch reads there."""
         return chosen(self.driver.span(self.address(where), size), count)
+
+    def confirm(self, step: Choose, value: int) -> None:
+        """CompilerBug where a branch would not read what is known of it."""
+        if self.value(step.where, step.size, len(step.targets)) != value:
+            raise CompilerBug("a loop makes not as many turns as its plan says")
 
     def address(self, where: Where) -> int:
         return self.bases[where.base] + where.offset

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 06d7a19e1746a736cfadcbf56c8a5c89c0bd6caf18c62b5eda21887fc65a8522); do not edit.
+# Generated from specs/plan.proto (sha256 f242b4afe1b5335bdb281e381577d71539976394fcbed248051590167c32dc9c); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -221,19 +221,29 @@ class Run(_message.Message):
     each: bool
     def __init__(self, kernel: _Optional[int] = ..., arguments: _Optional[_Iterable[_Union[Argument, _Mapping]]] = ..., tiles: _Optional[int] = ..., parallel: _Optional[bool] = ..., flops: _Optional[float] = ..., bytes: _Optional[float] = ..., wait: _Optional[bool] = ..., operands: _Optional[int] = ..., origin: _Optional[_Union[PlanOrigin, _Mapping]] = ..., scratch: _Optional[_Union[Argument, _Mapping]] = ..., tiles_formula: _Optional[int] = ..., sizes: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., signal: _Optional[int] = ..., each: _Optional[bool] = ...) -> None: ...
 
+class KnownTurns(_message.Message):
+    __slots__ = ("turns", "here")
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    HERE_FIELD_NUMBER: _ClassVar[int]
+    turns: int
+    here: bool
+    def __init__(self, turns: _Optional[int] = ..., here: _Optional[bool] = ...) -> None: ...
+
 class BranchIfFalse(_message.Message):
-    __slots__ = ("condition", "target", "wait", "waits", "each")
+    __slots__ = ("condition", "target", "wait", "waits", "each", "known")
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     EACH_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     condition: Argument
     target: int
     wait: bool
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     each: bool
-    def __init__(self, condition: _Optional[_Union[Argument, _Mapping]] = ..., target: _Optional[int] = ..., wait: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., each: _Optional[bool] = ...) -> None: ...
+    known: KnownTurns
+    def __init__(self, condition: _Optional[_Union[Argument, _Mapping]] = ..., target: _Optional[int] = ..., wait: _Optional[bool] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., each: _Optional[bool] = ..., known: _Optional[_Union[KnownTurns, _Mapping]] = ...) -> None: ...
 
 class Jump(_message.Message):
     __slots__ = ("target",)
