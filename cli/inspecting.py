@@ -132,6 +132,9 @@ def _plan_facts(plan: dict[str, Any]) -> list[tuple[str, Any]]:
     order = plan["order"]
     if order["proof"]:
         facts.append(("order", _order_text(order)))
+    if prices := plan["schedules"]:
+        said = ", ".join(f"{show.time(one['seconds'] * 1e6)} {one['schedule']}" for one in prices)
+        facts.append(("schedule", f"{plan['schedule']}; predicted: {said}"))
     return facts
 
 
@@ -356,6 +359,8 @@ def _describe_plan(plan: Any) -> dict[str, Any]:
             }
             for index, kernel in enumerate(plan.kernels)
         ],
+        "schedule": plan.schedule or ("merged" if plan.merges else "host"),
+        "schedules": [{"schedule": one.schedule, "seconds": one.seconds} for one in plan.prices],
         "notes": list(plan.notes),
         "guards": [one.text for one in plan.guards],
         "formulas": list(plan.formulas),

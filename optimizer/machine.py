@@ -125,13 +125,16 @@ class Limitation:
 class BlockExecution:
     """How an executor runs blocks of threads, which share its first level of memory by their own
     loads and stores. registers: of 4 bytes, of one executor. Seconds: `fill` from the start of a
-    kernel until a first block computes, `tile` around each tile. `meeting`: what it costs that
-    threads of a block meet, in instructions."""
+    kernel until a first block computes, `tile` around each tile, `poll` from the end of a kernel
+    until the host has read a number that it has written, `conditional` until a node of a graph that
+    decides has decided. `meeting`: what it costs that threads of a block meet, in instructions."""
 
     registers: int
     fill: float
     tile: float
     meeting: float = 32.0
+    poll: float = 1e-5
+    conditional: float = 4e-6
 
 
 class Residency(NamedTuple):

@@ -70,12 +70,14 @@ def seconds(edge: Edge, place: EdgePlace, machine: Machine) -> float:
 def meeting(place: EdgePlace, machine: Machine) -> float:
     """Seconds from the end of what writes to the begin of what reads, beside moving the bytes."""
     sync = machine.sync
-    fill = machine.blocks.fill if machine.blocks is not None else 0.0
+    fill, poll = 0.0, 0.0
+    if machine.blocks is not None:
+        fill, poll = machine.blocks.fill, machine.blocks.poll
     return {
         EdgePlace.COUNTER: sync.counter,
         EdgePlace.BARRIER: sync.barrier,
         EdgePlace.LAUNCH: sync.step + fill if machine.blocks is not None else sync.dispatch,
-        EdgePlace.HOST: sync.dispatch + fill,
+        EdgePlace.HOST: poll + sync.dispatch + fill,
     }.get(place, 0.0)
 
 

@@ -47,6 +47,7 @@ from .schedule import (
     reads,
     writes,
 )
+from .schedule_choice import choose_schedule
 from .windows import updated
 from .worker_memory import WorkerMemory
 
@@ -191,6 +192,8 @@ class Planner:
             persistent(plan, self.waiting, self.persistence)
             resident = self.persistence.blocks
         prove(plan, self.results(), self.reused_places(), resident)
+        if self.merging is not None and not self.merging.forced and self.fixed:
+            self.choose(runs, self.merging)
         return plan
 
     # Kernels.
@@ -296,6 +299,15 @@ class Planner:
         self.schedule = self.merged.schedule
         order = self.merged.order or range(len(steps))
         return {number: runs[old] for number, old in enumerate(order) if old in runs}
+
+    def choose(self, runs: Mapping[int, KernelEntry], merging: Merging) -> None:
+        """Says what each way to run the plan is predicted to take, and which is taken."""
+        works = {}
+        for number, entry in runs.items():
+            if entry.index not in works:
+                made = candidate(number, entry.op, entry.index, entry.facts, merging)
+                works[entry.index] = made.work
+        choose_schedule(self.plan, works, self.waiting, merging.machine, merging.most)
 
     # Buffers.
 

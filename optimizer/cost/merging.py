@@ -129,15 +129,15 @@ def prices(works: Sequence[LaunchWork], machine: Machine, most: Residency) -> Pr
     """Of at least one launch, whose blocks fit."""
     assert machine.blocks is not None
     begin, fill = machine.sync.step, machine.blocks.fill
-    each = [_seconds([one], one.needs.resident(most), machine) for one in works]
+    each = [seconds_of([one], one.needs.resident(most), machine) for one in works]
     blocks = sum(one.blocks for one in works)
     apart = blocks / sum(one.blocks / max(1, one.needs.resident(most)) for one in works)
-    together = _seconds(works, apart, machine)
+    together = seconds_of(works, apart, machine)
     # Nodes begin one after the other, also where they run together.
     branches = fill + max(begin * len(works) + min(each), begin + together)
     resident = largest([one.needs for one in works]).resident(most)
     looked_up = machine.levels[1].latency  # a block's arguments
-    merged = fill + begin + looked_up + _seconds(works, max(1, resident), machine)
+    merged = fill + begin + looked_up + seconds_of(works, max(1, resident), machine)
     places = machine.executors * max(1, resident)
     if blocks < places:  # spread over all multiprocessors before any of them has two
         busy = min(1.0, blocks / machine.executors)
@@ -146,7 +146,7 @@ def prices(works: Sequence[LaunchWork], machine: Machine, most: Residency) -> Pr
     return Prices(merged, branches, sum(each) + len(works) * (begin + fill), resident, busy)
 
 
-def _seconds(works: Sequence[LaunchWork], resident: float, machine: Machine) -> float:
+def seconds_of(works: Sequence[LaunchWork], resident: float, machine: Machine) -> float:
     """Seconds in which all blocks are done once they run."""
     blocks = sum(one.blocks for one in works)
     features = Features(

@@ -1,4 +1,4 @@
-# Generated from specs/plan.proto (sha256 f242b4afe1b5335bdb281e381577d71539976394fcbed248051590167c32dc9c); do not edit.
+# Generated from specs/plan.proto (sha256 ca9fb0d95ada82527ff1e786e2380313b823d54b37946ee54dc9fe1eb6464b56); do not edit.
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -405,6 +405,14 @@ class Persistent(_message.Message):
     barriers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, entry: _Optional[str] = ..., threads: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., blocks: _Optional[int] = ..., table_bytes: _Optional[int] = ..., steps: _Optional[_Iterable[_Union[PersistentStep, _Mapping]]] = ..., barriers: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class SchedulePrice(_message.Message):
+    __slots__ = ("schedule", "seconds")
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    schedule: str
+    seconds: float
+    def __init__(self, schedule: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class MemorySummary(_message.Message):
     __slots__ = ("argument_bytes", "output_bytes", "constant_bytes", "temporary_bytes", "arena_bytes", "lower_bound_bytes", "scratch_bytes", "placement_proof", "peak_step", "order_bound_bytes", "order_proof")
     ARGUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -448,7 +456,7 @@ class Undo(_message.Message):
     def __init__(self, argument: _Optional[int] = ..., rows: _Optional[int] = ..., saved: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., dims: _Optional[_Iterable[int]] = ..., base: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "merges", "persistent", "processes", "notes")
+    __slots__ = ("format_version", "target", "triple", "features", "buffers", "kernels", "steps", "inputs", "outputs", "arena_alignment", "memory", "executor_entry", "worker_entry", "formulas", "guards", "others", "undo", "ranges", "worker_bytes", "schedule", "schedule_required", "merges", "persistent", "prices", "processes", "notes")
     FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TRIPLE_FIELD_NUMBER: _ClassVar[int]
@@ -472,6 +480,7 @@ class Plan(_message.Message):
     SCHEDULE_REQUIRED_FIELD_NUMBER: _ClassVar[int]
     MERGES_FIELD_NUMBER: _ClassVar[int]
     PERSISTENT_FIELD_NUMBER: _ClassVar[int]
+    PRICES_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     format_version: str
@@ -497,6 +506,7 @@ class Plan(_message.Message):
     schedule_required: bool
     merges: _containers.RepeatedCompositeFieldContainer[Merge]
     persistent: Persistent
+    prices: _containers.RepeatedCompositeFieldContainer[SchedulePrice]
     processes: int
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., merges: _Optional[_Iterable[_Union[Merge, _Mapping]]] = ..., persistent: _Optional[_Union[Persistent, _Mapping]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, format_version: _Optional[str] = ..., target: _Optional[str] = ..., triple: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., buffers: _Optional[_Iterable[_Union[Buffer, _Mapping]]] = ..., kernels: _Optional[_Iterable[_Union[Kernel, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., inputs: _Optional[_Iterable[int]] = ..., outputs: _Optional[_Iterable[int]] = ..., arena_alignment: _Optional[int] = ..., memory: _Optional[_Union[MemorySummary, _Mapping]] = ..., executor_entry: _Optional[int] = ..., worker_entry: _Optional[int] = ..., formulas: _Optional[_Iterable[str]] = ..., guards: _Optional[_Iterable[_Union[SizeRelation, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., undo: _Optional[_Iterable[_Union[Undo, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[TaskRange, _Mapping]]] = ..., worker_bytes: _Optional[int] = ..., schedule: _Optional[str] = ..., schedule_required: _Optional[bool] = ..., merges: _Optional[_Iterable[_Union[Merge, _Mapping]]] = ..., persistent: _Optional[_Union[Persistent, _Mapping]] = ..., prices: _Optional[_Iterable[_Union[SchedulePrice, _Mapping]]] = ..., processes: _Optional[int] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...

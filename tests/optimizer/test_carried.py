@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import girih
 from girih.hlo.build import build_module, build_region
 from girih.hlo.types import F32, I1, I32, TensorType
-from girih.optimizer.carried import turns
+from girih.optimizer.carried import known_turns, turns
 from girih.optimizer.overwriting import hinders_of
 from girih.optimizer.passes.fuse import Fuse
 from girih.optimizer.passes.order import Order
@@ -339,3 +339,19 @@ def test_places_of_turns():
     assert places(SQUARE, leap_through_products, []) == [[0, 1], [1, 10], [10, 0]]
     assert places(TensorType((2, 2), F32), leap_through_products, []) == [[0, 1]]
     assert places(SQUARE, lambda b, i, x, y: [x, b("tanh", y)], []) == [[0, 1]]
+
+
+def test_what_is_known_before_turns_that_follow_each_other() -> None:
+    """Seven turns, three of which are steps of their own: 0 3 6, 1 4, 2 5, and the end at 7."""
+    module = build_module([COUNT], lambda b, i: [_counted(b, i, 7)])
+    loop = module.body.ops[-1]
+    assert known_turns(loop, 3) == [(3, False), (2, True), (2, False)]
+    assert known_turns(loop, 1) == [(7, True)]
+
+
+def _counted(b: Any, given: Any, count: int) -> Any:
+    regions = (
+        build_region([COUNT], lambda b, i: [b.compare("LT", i, b.constant(count, COUNT))]),
+        build_region([COUNT], lambda b, i: [b("add", i, b.constant(1, COUNT))]),
+    )
+    return b.op("while", [b.constant(0, COUNT)], {}, regions, [COUNT]).results[0]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from girih.hlo.build import build_module, build_region
-from girih.hlo.graph import Op
+from girih.hlo.graph import Module, Op
 from girih.hlo.types import I1, TensorType, element_type
 from girih.optimizer.counters import NEEDLESS, RULES, counters, proven, ranges, turns
+from girih.optimizer.passes.fuse import Fuse
 
 COMPARISONS = {
     "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b,
@@ -20,6 +21,12 @@ COMPARISONS = {
 
 
 def loop(kind: TensorType, first: int, step: int, direction: str, limit: int, **asked: Any) -> Op:
+    return program(kind, first, step, direction, limit, **asked).body.ops[-1]
+
+
+def program(
+    kind: TensorType, first: int, step: int, direction: str, limit: int, **asked: Any
+) -> Module:
     def condition(b: Any, i: Any) -> Any:
         if asked.get("mirrored"):
             return [b.compare(direction, b.constant(limit, kind), i)]
@@ -32,7 +39,7 @@ def loop(kind: TensorType, first: int, step: int, direction: str, limit: int, **
         regions = (build_region([kind], condition), build_region([kind], turn))
         return b.op("while", [b.constant(first, kind)], {}, regions, [kind]).results
 
-    return build_module([], build).body.ops[-1]
+    return build_module([], build)
 
 
 def counted(kind: TensorType, first: int, step: int, direction: str, limit: int) -> list[int]:
@@ -124,3 +131,15 @@ def test_predicates_are_no_integers() -> None:
     kind = TensorType((), I1)
     region = build_module([kind], lambda b, x: [b("and", x, x)]).body
     assert not proven(region, {}).truths
+
+
+@pytest.mark.parametrize("step, direction, limit, count", [(1, "LT", 9, 9), (-2, "GT", -7, 4)])
+def test_turns_are_counted_where_scalars_stand_in_fusions(
+    step: int, direction: str, limit: int, count: int
+) -> None:
+    kind = TensorType((), element_type("i32"))
+    module = Fuse()(program(kind, 0, step, direction, limit))
+    (fused,) = (one for one in module.body.ops if one.name == "while")
+    made = fused.regions[0].results[0].op
+    assert made is not None and made.name == "fusion"
+    assert turns(fused, counters(fused)) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any
 
@@ -155,6 +156,49 @@ def test_a_loop(graphs, schedule):
             "launches": 0, "graph_launches": 4, "nodes": 4 * 8, "edges": 4 * 6,
             "copies_to_host": 4, "synchronisations": 4,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("graphs", "schedule"), [(False, ""), (True, ""), (True, "launches"), (True, "graph")]
+)
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_turns_that_are_known_are_not_read_back(graphs, schedule, turns):
+    device = FakeGpu(graphs, countdown=countdown, copy=copy, grow=grow)
+    signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
+    plan = loop()
+    plan.plan.schedule = schedule
+    known = plan.plan.steps[3].branch_if_false.known
+    known.turns, known.here = turns, True
+    program = plan.program(signature, device)
+    for _ in range(3):
+        assert program(COUNT, np.int32(turns))[0].tolist() == (COUNT + turns).tolist()
+    assert program.events["copies_to_host"] == program.events["synchronisations"] == 3
+
+
+def test_turns_that_follow_each_other_know_which_of_them_is_the_last():
+    """Of a loop of 5 turns, two of which are steps of their own, inside of one of 3."""
+    plan = PlanOf().inputs(x=16).outputs(y=16).buffer("c", plan_pb2.ARENA, 1)
+    plan.run("copy", "x", "y", numbers=(4,)).branch("c", 9).branch("c", 7).run("grow", "y")
+    plan.branch("c", 7).run("grow", "y").jump(2).run("grow", "y").jump(1).results("y")
+    for step, turns, here in ((1, 3, True), (2, 3, False), (4, 2, True)):
+        known = plan.plan.steps[step].branch_if_false.known
+        known.turns, known.here = turns, here
+    program = plan.program(flat(1, 1), FakeGpu(copy=copy, grow=grow))
+    for _ in range(2):
+        assert program(COUNT)[0].tolist() == (COUNT + 3 * (5 + 1)).tolist()
+    assert program.events["copies_to_host"] == 2
+
+
+def test_a_schedule_that_was_chosen_by_price_is_left_without_a_word():
+    signature = Signature.plain([((4,), "f32"), ((), "i32")], [((4,), "f32")])
+    plan, device = loop(), FakeGpu(countdown=countdown, copy=copy, grow=grow)
+    device.conditional = False
+    plan.plan.schedule = "graph"
+    plan.plan.prices.add(schedule="graph", seconds=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program = plan.program(signature, device)
+        assert program(COUNT, np.int32(2))[0].tolist() == (COUNT + 2).tolist()
 
 
 def test_a_driver_without_conditional_nodes_lets_the_host_decide():

@@ -87,6 +87,32 @@ def test_a_loop_is_one_launch():
     assert [event.step for event in program.profile(X, W, np.int32(1)).events]
 
 
+BRANCH = "branch_if_false"
+COUNTED = CELL.replace(", %n: tensor<i32>)", ")").replace(
+    "    %zero =", "    %n = stablehlo.constant dense<5> : tensor<i32>\n    %zero =", 1
+)
+
+
+@pytest.mark.parametrize("schedule", ["host", "launches", "graph"])
+def test_turns_that_the_compiler_counts_are_not_read_back(schedule):
+    """The simulator looks whether the plan is right in that."""
+    options = girih.Options(schedule=schedule, disable=("loops",))
+    program = girih.compile(COUNTED, target="ptx-sim:sm_80", options=options)
+    found, wanted = program(X, W), compiled(CELL)(X, W, np.int32(5))
+    for left, right in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert (program.events["copies_to_host"], program.events["synchronisations"]) == (2, 1)
+    if schedule != "graph":
+        ((name, variant),) = program.parts.variants.items()
+        plan = type(program.plan).FromString(variant.plan)
+        (known,) = (one.branch_if_false.known for one in plan.steps if one.HasField(BRANCH))
+        known.turns += 1
+        variants = {name: replace(variant, plan=plan.SerializeToString())}
+        parts = replace(program.parts, variants=variants)
+        with pytest.raises(CompilerBug, match="not as many turns as its plan says"):
+            Program(parts, name, driver=simulated_gpu(name))(X, W)
+
+
 def test_one_that_never_ends_is_stopped(monkeypatch):
     """As soon as the host says so; then the next call finds the barrier as it was."""
     program = compiled(ENDLESS)
