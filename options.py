@@ -61,8 +61,8 @@ class Options:
         each other side by side in one launch, each on a range of its blocks, wherever they can be,
         or an error where none can; "persistent", one cooperative launch, whose blocks walk all
         steps, meet where one needs another, and decide in loops and branches themselves; "auto",
-        what is predicted to be best: "host", with merged launches where they gain more than the
-        prediction may be wrong. On a CPU, where the program is one call, "launches" has workers
+        what is predicted to be best: "host", with merged launches, or "graph" where no loop may be
+        without an end, where they gain more than the prediction may be wrong. On a CPU, where the program is one call, "launches" has workers
         meet between steps that need each other. What a target or a program cannot do is an error;
         where a driver cannot, before CUDA 12.3 for "graph" and without cooperative launches for
         "persistent", "host" is taken, which is a warning, or with `strict` an error.
