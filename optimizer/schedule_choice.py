@@ -46,7 +46,7 @@ def choose_schedule(
     if any(plan.merges):
         found["merged"] = found.pop("host")
     for name, seconds in sorted(found.items(), key=lambda item: item[1]):
-        plan.prices.add(schedule=name, seconds=seconds)
+        plan.prices.add(schedule=name, seconds=float(f"{seconds:.4g}"))
     others = min(found.get("host", found.get("merged", 0.0)), found["launches"])
     if found["graph"] < (1 - ERROR) * others and not _may_be_endless(plan):
         plan.schedule = "graph"
