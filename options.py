@@ -62,10 +62,11 @@ class Options:
         or an error where none can; "persistent", one cooperative launch, whose blocks walk all
         steps, meet where one needs another, and decide in loops and branches themselves; "auto",
         what is predicted to be best: "host", with merged launches, or "graph" where no loop may be
-        without an end, where they gain more than the prediction may be wrong. On a CPU, where the program is one call, "launches" has workers
-        meet between steps that need each other. What a target or a program cannot do is an error;
-        where a driver cannot, before CUDA 12.3 for "graph" and without cooperative launches for
-        "persistent", "host" is taken, which is a warning, or with `strict` an error.
+        without an end, where they gain more than the prediction may be wrong. On a CPU, where the
+        program is one call, "launches" has workers meet between steps that need each other. What a
+        target or a program cannot do is an error; where a driver cannot, before CUDA 12.3 for
+        "graph" and without cooperative launches for "persistent", "host" is taken, which is a
+        warning, or with `strict` an error.
     measure: how many variants of a kernel, the best predicted first, are timed on this machine to
         take the fastest; 0: none. No kernel is begun after 30 s. The bundle keeps the choices.
     tuning: where choices were kept: a bundle, or a `tuning.json`; None: the source, if it is a

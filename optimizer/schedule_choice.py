@@ -35,7 +35,17 @@ def choose_schedule(
     if plan.processes or machine.blocks is None:
         return
     times = _times(plan)
-    stretches = [*_stretches(plan, times, works, waiting, machine, most)]
+    kernels = {
+        number: LaunchPrice(
+            len(plan.kernels[number].launches),
+            float(seconds_of([work], work.needs.resident(most), machine)),
+            float(seconds_of([work], 1.0, machine)),
+            min(1.0, work.blocks / machine.executors),
+        )
+        for number, work in works.items()
+    }
+    begin = machine.sync.step + machine.blocks.fill
+    stretches = [*_stretches(plan, times, kernels, waiting, begin)]
     decided = [n for n, step in enumerate(plan.steps) if step.WhichOneof("action") in _DECIDES]
     read = [n for n in decided if not _known(plan.steps[n])]
     decisions = Decisions(
@@ -106,10 +116,9 @@ def _times(plan: plan_pb2.Plan) -> list[float]:
 def _stretches(
     plan: plan_pb2.Plan,
     times: Sequence[float],
-    works: Mapping[int, LaunchWork],
+    kernels: Mapping[int, LaunchPrice],
     waiting: Collection[int],
-    machine: Machine,
-    most: Residency,
+    begin: float,
 ) -> list[Stretch]:
     """Runs in a row, as far as control comes to one from the other."""
     targets = {step.jump.target for step in plan.steps if step.HasField("jump")}
@@ -119,7 +128,7 @@ def _stretches(
         kind = plan.steps[before].WhichOneof("action") if before >= 0 else ""
         first = before + (kind != "run")
         if first < end:
-            prices = _prices(plan, range(first, end), works, waiting, machine, most)
+            prices = _prices(plan, range(first, end), kernels, waiting, begin)
             read = before < 0 or (kind in _DECIDES and not _known(plan.steps[before]))
             found.append(Stretch(prices, times[first], read))
     return found
@@ -128,11 +137,11 @@ def _stretches(
 def _prices(
     plan: plan_pb2.Plan,
     steps: range,
-    works: Mapping[int, LaunchWork],
+    kernels: Mapping[int, LaunchPrice],
     waiting: Collection[int],
-    machine: Machine,
-    most: Residency,
+    begin: float,
 ) -> list[LaunchPrice]:
+    """begin: seconds until a launch runs, which those of a merged one count."""
     counted = {plan.steps[n].run.signal: n for n in steps}
     heads = {
         one.step: (merge, min(other.step for other in merge.steps))
@@ -142,21 +151,15 @@ def _prices(
     found: list[LaunchPrice] = []
     for number in steps:
         run = plan.steps[number].run
-        work, launches = works[run.kernel], len(plan.kernels[run.kernel].launches)
         after = [counted.get(wait.counter + 1, number) for wait in run.waits if wait.threshold]
         places = {one - steps.start for one in after if one < number}
         if run.wait:
             places = {*range(number - steps.start)}
-        resident = float(seconds_of([work], 1.0, machine))
-        seconds = float(seconds_of([work], work.needs.resident(most), machine))
+        price = kernels[run.kernel]
         if number in heads:
             merge, head = heads[number]
-            places |= {head - steps.start} if head != number else set()
-            launches = int(head == number)
-            # A merge's seconds are those from its start on.
-            begin = machine.sync.step + (machine.blocks.fill if machine.blocks else 0.0)
-            seconds = max(0.0, merge.seconds - begin) if launches else 0.0
-        part = min(1.0, work.blocks / machine.executors)
-        meets = number in waiting
-        found.append(LaunchPrice(launches, seconds, resident, part, sorted(places), meets))
+            seconds = max(0.0, merge.seconds - begin) if head == number else 0.0
+            price = price._replace(launches=int(head == number), seconds=seconds)
+            places |= {head - steps.start} - {number - steps.start}
+        found.append(price._replace(after=sorted(places), meets=number in waiting))
     return found

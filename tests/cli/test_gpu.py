@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -128,6 +129,7 @@ def test_inspect_shows_launches_and_what_runs_here(girih_command, both):
     code, out, _ = girih_command("inspect", both)
     assert code == 0
     assert "variant nvidia:sm_80" in out and "their launches" in out and "argument 0" in out
+    assert re.search(r"host; predicted: [\d.]+ \ws \w+, [\d.]+ \ws \w+", " ".join(out.split()))
     assert "cpu runs here: no GPU takes" in out
     data = json.loads(girih_command("inspect", both, "--json")[1])
     assert data["runs"]["target"] == "cpu"
