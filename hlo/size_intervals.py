@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from .symbols import Atom, SymbolicDim
 
 End = int | None  # None: without end
 
@@ -28,8 +31,35 @@ def least(a: End, b: End) -> End:
     return b if a is None else a if b is None else min(a, b)
 
 
+def sum_of_products(size: SymbolicDim, atom_range: Callable[[Atom], Bounds]) -> Bounds:
+    """The range of a size, term by term, by those of its atoms."""
+    low: End = 0
+    high: End = 0
+    for monomial, coefficient in size.terms:
+        part = Bounds(coefficient, coefficient)
+        for atom in monomial:
+            part = times(part, atom_range(atom))
+        low = None if low is None or part.low is None else low + part.low
+        high = None if high is None or part.high is None else high + part.high
+    return Bounds(low, high)
+
+
+def of_function(function: str, ranges: Sequence[Bounds]) -> Bounds:
+    """The values of "//", "max" or "min" of operands with these ranges."""
+    if function == "//":
+        return quotient(*ranges)
+    lows, highs = [r.low for r in ranges], [r.high for r in ranges]
+    if function == "max":
+        known = [low for low in lows if low is not None]
+        return Bounds(max(known, default=None), None if None in highs else max(highs))  # type: ignore[type-var]
+    known = [high for high in highs if high is not None]
+    return Bounds(None if None in lows else min(lows), min(known, default=None))  # type: ignore[type-var]
+
+
 def times(a: Bounds, b: Bounds) -> Bounds:
     """The values of products."""
+    if None not in a and None not in b and a.low >= 0 <= b.low:  # as most are
+        return Bounds(a.low * b.low, a.high * b.high)  # type: ignore[operator]
     ends = [
         _end_product(x, x_sign, y, y_sign)
         for x, x_sign in ((a.low, -1), (a.high, 1))
