@@ -191,14 +191,13 @@ def steps(
     `extent` is the largest end; `begin` is a multiple of width * unroll. Either end is `extent`,
     or it is a multiple of width * unroll too. The main loop takes `copies` vectors per turn; the
     rest is taken masked where the target has masks, else element by element. Where a call decides
-    the extent, and likely no more than one vector is whole, all are masked.
+    the extent, and likely no turn is whole, all are masked.
     """
     f = scopes.function
     stride = width * unroll
     whole = extent - extent % stride
     masks = target.vector_bits == 512 and width > 1
-    few = isinstance(whole, SymbolicDim) and unroll == 1 and at_hint(whole) <= width
-    if masks and few and whole is not extent:
+    if masks and isinstance(whole, SymbolicDim) and not at_hint(whole):
         whole = 0
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else whole
