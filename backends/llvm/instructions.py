@@ -403,13 +403,19 @@ class Instructions:
             return self.mul(self.iota(lanes, element), self.constant(vector(lanes, element), step))
         return vector_constant(element, [i * step for i in range(lanes)])
 
-    def tail_mask(self, count: Value, lanes: int) -> Value:
-        """Lane i is true where i < count (an i64)."""
+    def tail_mask(self, count: Value, lanes: int, *, shifted: bool = False) -> Value:
+        """Lane i is true where i < count (an i64). shifted: the count is at least 1, and the target
+        has registers for masks, which leaves those of vectors to what is computed."""
         # Narrow lanes compare in one instruction; counts above the lanes are clamped first.
         narrow = self.cast("trunc", self.min(count, lanes), "i32")
         # A mask known to hold one lane makes LLVM 22 store 32 bits of a truncated 16-bit lane,
         # so the count is hidden from constant folding.
         narrow = self.hidden(narrow)
+        if shifted:
+            kind = "i32" if lanes <= 32 else "i64"
+            unwanted = self.sub(bits_of(kind), self.cast("zext", narrow, kind))
+            bits = self.lshr(self.constant(kind, -1), unwanted)
+            return self.bitcast(self.cast("trunc", bits, f"i{lanes}"), vector(lanes, "i1"))
         return self.compare("ult", self.iota(lanes, "i32"), self.splat(narrow, lanes))
 
     def hidden(self, value: Value) -> Value:

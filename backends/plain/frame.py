@@ -191,13 +191,13 @@ def steps(
     `extent` is the largest end; `begin` is a multiple of width * unroll. Either end is `extent`,
     or it is a multiple of width * unroll too. The main loop takes `copies` vectors per turn; the
     rest is taken masked where the target has masks, else element by element. Where a call decides
-    the extent, and likely no turn is whole, all are masked.
+    the extent, and likely no more than one vector is whole, all are masked.
     """
     f = scopes.function
     stride = width * unroll
     whole = extent - extent % stride
     masks = target.vector_bits == 512 and width > 1
-    if masks and isinstance(whole, SymbolicDim) and not at_hint(whole):
+    if masks and isinstance(whole, SymbolicDim) and unroll == 1 and at_hint(whole) <= width:
         whole = 0
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else whole
@@ -218,7 +218,8 @@ def steps(
             at, loop,
         ):  # fmt: skip
             left = f.sub(f.lift(extent, "i64"), loop.index)
-            yield at, width, 1, Mask(f.tail_mask(left, width), scopes.depth, some=True)
+            mask = f.tail_mask(left, width, shifted=True)
+            yield at, width, 1, Mask(mask, scopes.depth, some=True)
     else:
         with scopes.loop(first, end, 1, extent=extent) as (at, _):
             yield at, 1, 1, None

@@ -262,7 +262,7 @@ class _RowsEmitter:
             mask = None
             if masks:
                 left = f.sub(f.lift(count, "i64"), loop.index)
-                mask = Mask(f.tail_mask(left, width), scopes.depth, some=True)
+                mask = Mask(f.tail_mask(left, width, shifted=True), scopes.depth, some=True)
             carried = unflat(loop.carried, sums)
             at = self.index(step, j, width)
             self.save(step, at, width, mask)
