@@ -58,16 +58,18 @@ def of_function(function: str, ranges: Sequence[Bounds]) -> Bounds:
 
 def times(a: Bounds, b: Bounds) -> Bounds:
     """The values of products."""
-    if None not in a and None not in b and a.low >= 0 <= b.low:  # as most are
-        return Bounds(a.low * b.low, a.high * b.high)  # type: ignore[operator]
+    (low, high), (other_low, other_high) = a, b
+    known = high is not None and other_high is not None
+    if known and low is not None and other_low is not None and low >= 0 <= other_low:
+        return Bounds(low * other_low, high * other_high)  # type: ignore[operator]
     ends = [
         _end_product(x, x_sign, y, y_sign)
         for x, x_sign in ((a.low, -1), (a.high, 1))
         for y, y_sign in ((b.low, -1), (b.high, 1))
     ]
-    low = None if -math.inf in ends else min(ends)
-    high = None if math.inf in ends else max(ends)
-    return Bounds(low, high)  # type: ignore[arg-type]
+    least_of_all = None if -math.inf in ends else min(ends)
+    most = None if math.inf in ends else max(ends)
+    return Bounds(least_of_all, most)  # type: ignore[arg-type]
 
 
 def _end_product(x: End, x_sign: int, y: End, y_sign: int) -> int | float:
