@@ -28,6 +28,7 @@ from .size_bounds import (
 )
 from .size_intervals import Bounds, End, quotient
 from .sizes import Relation, SizeConstraint, Symbol
+from .symbol_ranges import SymbolRanges
 from .symbols import (
     FUNCTIONS,
     Atom,
@@ -92,6 +93,7 @@ class Assumptions:
         for name, symbol in self.symbols.items():
             if symbol.is_empty:
                 raise UserError(f"no sizes are admitted: {name} has none")
+        self._ranges = SymbolRanges(self.symbols, self.constraints)
         self._said = dict(self.symbols)
         self._solved: dict[str, Dim] = {}  # symbols that equalities express by others
         self._positive: list[Dim] = []  # not negative
@@ -155,7 +157,15 @@ class Assumptions:
         """left <= right"""
         if isinstance(left, int) and isinstance(right, int):
             return left <= right
-        difference = self.normal(right - left)
+        difference = right - left
+        low, high = self._ranges.interval(difference)
+        if low is not None and low >= 0:
+            return True
+        if high is not None and high < 0:
+            return False
+        if self._ranges.changes_sign(difference):
+            return None
+        difference = self.normal(difference)
         if self._bounds.is_positive(difference):
             return True
         return False if self._bounds.is_positive(-difference - 1) else None
@@ -207,6 +217,9 @@ class Assumptions:
     def maximum(self, size: Dim) -> Maximum:
         """The largest value over all sizes: at a corner where the size is monotone in each symbol,
         else the upper bound."""
+        call = self._ranges.largest_in(size)
+        if call is not None:
+            return Maximum(bound(size, call), {n: call[n] for n in symbols_of(size)}, True)
         normal = self.normal(size)
         corner = dict.fromkeys([n for fact in self._stated() for n in symbols_of(fact)], 0)
         for name in symbols_of(normal):
@@ -549,17 +562,23 @@ def _swapped(at_most: Callable[[Dim, Dim], Answer]) -> Callable[[Dim, Dim], Answ
 
 class Assumed(NamedTuple):
     """What clauses of rooms are checked under. proven: what is not known does not hold. unknown:
-    where to note what was asked and is not known."""
+    where to note what was asked and is not known; None stands for what is too long to be said."""
 
     facts: Assumptions
     proven: bool = False
-    unknown: list[SizeConstraint] | None = None
+    unknown: list[SizeConstraint | None] | None = None
 
     def accepts(self, answer: Answer, left: Dim, relation: Relation, right: Dim) -> bool:
         """Whether a clause may take `left relation right` to hold, of which `answer` is known."""
         if answer is None and self.unknown is not None:
             self.unknown.append(SizeConstraint(left, relation, right))
         return bool(answer) or (answer is None and not self.proven)
+
+    def accepts_too_long(self) -> bool:
+        """Whether a clause may take to hold what is about sizes that are too long to be asked."""
+        if self.unknown is not None:
+            self.unknown.append(None)
+        return not self.proven
 
 
 _NOTHING = Assumed(Assumptions())
@@ -573,7 +592,7 @@ def assumed() -> Assumed:
 
 @contextmanager
 def assuming(
-    facts: Assumptions, proven: bool = False, unknown: list[SizeConstraint] | None = None
+    facts: Assumptions, proven: bool = False, unknown: list[SizeConstraint | None] | None = None
 ) -> Iterator[None]:
     """Rooms check and infer sizes by these facts. By default a clause about sizes holds unless it
     is known to hold for none, and what is not known is added to `unknown`; with `proven` only where

@@ -51,7 +51,7 @@ def _asked(op: Op, facts: Assumptions) -> list[SizeConstraint]:
     """What the clauses of an operation, and the types of its results, ask and nobody knows."""
     if not any(symbols_of(d) for value in (*op.operands, *op.results) for d in _dims(value.type)):
         return []
-    unknown: list[SizeConstraint] = []
+    unknown: list[SizeConstraint | None] = []
     with assuming(facts, unknown=unknown):
         op.definition.check(op)
         inferred = op.definition.inferred(op) or ()
@@ -59,7 +59,10 @@ def _asked(op: Op, facts: Assumptions) -> list[SizeConstraint]:
             if not compatible(wanted, result.type):
                 raise VerifyError(f"{op.place}{op.name}: a result must be {wanted}")
     dims = dict.fromkeys(dim for value in op.results for dim in _dims(value.type))
-    return [*unknown, *(SizeConstraint(0, "<=", dim) for dim in dims if symbols_of(dim))]
+    return [
+        *filter(None, unknown),
+        *(SizeConstraint(0, "<=", dim) for dim in dims if symbols_of(dim)),
+    ]
 
 
 def _dims(kind: object) -> Sequence[Dim]:

@@ -16,7 +16,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from . import size_values
-from .size_intervals import Bounds, End, least, quotient, times
+from .size_intervals import Bounds, End, least, of_function, sum_of_products
+from .symbol_ranges import FAR, corners
 from .symbols import (
     Atom,
     Dim,
@@ -38,7 +39,6 @@ MAXIMUM_WORK = 250  # polynomials that are looked at for one answer
 MAXIMUM_PERIOD = 16  # of remainders that are tried one by one
 MAXIMUM_FACTS = 12  # constraints that are tried for one bound
 DEPTH = 2  # how many constraints are combined
-FAR = 1 << 20  # stands for a variable's end where there is none
 
 
 class NormalBounds:
@@ -102,19 +102,13 @@ class NormalBounds:
         return found.low in values and found.high in values
 
     def _corners_of(self, names: tuple[str, ...]) -> list[Mapping[str, int]]:
-        """Values of these variables, and of those that facts are about: each at one of its ends,
-        all at the same but for one at most."""
+        """Corners of these variables, and of those that facts are about."""
         found = self._corners.get(names)
         if found is None:
             every = {name: None for size in self.facts for name in size.symbols}
             limits = {n: self.limits[Atom("", n)] for n in dict.fromkeys([*names, *every])}
-            high = {name: FAR if limit is None else limit for name, limit in limits.items()}
-            low = dict.fromkeys(high, 0)
-            made = [low, high]
-            for name, end in high.items():
-                made += [{**low, name: end}, {**high, name: 0}]
-            distinct = {tuple(corner.values()): corner for corner in made}
-            found = self._corners[names] = list(distinct.values())
+            ends = {name: (0, FAR if limit is None else limit) for name, limit in limits.items()}
+            found = self._corners[names] = list(corners(ends))
         return found
 
     def _admitted_corners(self, names: tuple[str, ...]) -> list[Mapping[str, int]]:
@@ -128,28 +122,14 @@ class NormalBounds:
         return found
 
     def _interval(self, size: SymbolicDim) -> Bounds:
-        low: End = 0
-        high: End = 0
-        for monomial, coefficient in size.terms:
-            part = Bounds(coefficient, coefficient)
-            for atom in monomial:
-                part = times(part, self.atom_range(atom))
-            low = None if low is None or part.low is None else low + part.low
-            high = None if high is None or part.high is None else high + part.high
-        return Bounds(low, high)
+        return sum_of_products(size, self.atom_range)
 
     def atom_range(self, atom: Atom) -> Bounds:
         if not atom.function:
             return Bounds(0, self.limits[atom])
         ranges = [self.range(operand) for operand in atom.operands]
-        if atom.function == "//":
-            return self._quotient_range(atom, quotient(*ranges))
-        lows, highs = [r.low for r in ranges], [r.high for r in ranges]
-        if atom.function == "max":
-            ends = [low for low in lows if low is not None]
-            return Bounds(max(ends, default=None), None if None in highs else max(highs))  # type: ignore[type-var]
-        ends = [high for high in highs if high is not None]
-        return Bounds(None if None in lows else min(lows), min(ends, default=None))  # type: ignore[type-var]
+        found = of_function(atom.function, ranges)
+        return self._quotient_range(atom, found) if atom.function == "//" else found
 
     def _quotient_range(self, atom: Atom, interval: Bounds) -> Bounds:
         """x // p >= k is x - k*p >= 0, which may hold where x and p are large together."""
@@ -480,15 +460,9 @@ class _Relaxed:
         return self._interval(size).low
 
     def _interval(self, size: Dim) -> Bounds:
-        low: End = 0
-        high: End = 0
-        for monomial, coefficient in terms_of(size):
-            part = Bounds(coefficient, coefficient)
-            for atom in monomial:
-                part = times(part, Bounds(0, self.limits[atom]))
-            low = None if low is None or part.low is None else low + part.low
-            high = None if high is None or part.high is None else high + part.high
-        return Bounds(low, high)
+        if isinstance(size, int):
+            return Bounds(size, size)
+        return sum_of_products(size, lambda atom: Bounds(0, self.limits[atom]))
 
 
 def variable(name: str) -> Dim:

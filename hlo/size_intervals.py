@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from .symbols import Atom, SymbolicDim
 
 End = int | None  # None: without end
 
@@ -28,16 +31,45 @@ def least(a: End, b: End) -> End:
     return b if a is None else a if b is None else min(a, b)
 
 
+def sum_of_products(size: SymbolicDim, atom_range: Callable[[Atom], Bounds]) -> Bounds:
+    """The range of a size, term by term, by those of its atoms."""
+    low: End = 0
+    high: End = 0
+    for monomial, coefficient in size.terms:
+        part = Bounds(coefficient, coefficient)
+        for atom in monomial:
+            part = times(part, atom_range(atom))
+        low = None if low is None or part.low is None else low + part.low
+        high = None if high is None or part.high is None else high + part.high
+    return Bounds(low, high)
+
+
+def of_function(function: str, ranges: Sequence[Bounds]) -> Bounds:
+    """The values of "//", "max" or "min" of operands with these ranges."""
+    if function == "//":
+        return quotient(*ranges)
+    lows, highs = [r.low for r in ranges], [r.high for r in ranges]
+    if function == "max":
+        known = [low for low in lows if low is not None]
+        return Bounds(max(known, default=None), None if None in highs else max(highs))  # type: ignore[type-var]
+    known = [high for high in highs if high is not None]
+    return Bounds(None if None in lows else min(lows), min(known, default=None))  # type: ignore[type-var]
+
+
 def times(a: Bounds, b: Bounds) -> Bounds:
     """The values of products."""
+    (low, high), (other_low, other_high) = a, b
+    known = high is not None and other_high is not None
+    if known and low is not None and other_low is not None and low >= 0 <= other_low:
+        return Bounds(low * other_low, high * other_high)  # type: ignore[operator]
     ends = [
         _end_product(x, x_sign, y, y_sign)
         for x, x_sign in ((a.low, -1), (a.high, 1))
         for y, y_sign in ((b.low, -1), (b.high, 1))
     ]
-    low = None if -math.inf in ends else min(ends)
-    high = None if math.inf in ends else max(ends)
-    return Bounds(low, high)  # type: ignore[arg-type]
+    least_of_all = None if -math.inf in ends else min(ends)
+    most = None if math.inf in ends else max(ends)
+    return Bounds(least_of_all, most)  # type: ignore[arg-type]
 
 
 def _end_product(x: End, x_sign: int, y: End, y_sign: int) -> int | float:

@@ -15,6 +15,7 @@ from .errors import UserError, VerifyError
 from .graph import Module, Op, Region, Value
 from .ops.clauses import same_dim
 from .room import OpDefinition
+from .sizes import SizeConstraint
 from .specialize import names_of, symbols_of_type, with_sizes
 from .symbols import Dim, SymbolicDim, substituted, symbols_of
 from .text import print_op
@@ -92,10 +93,13 @@ def verify(module: Module, level: Level | None = None) -> None:
     """Raise VerifyError for the first fault. A module without one is not looked at again."""
     if level is None and module in _VERIFIED:
         return
-    with assuming(module.assumptions):
+    unknown: list[SizeConstraint | None] = []
+    with assuming(module.assumptions, unknown=unknown):
         _verify(module, level)
     if level is None:
         _VERIFIED.add(module)
+        if not unknown:
+            _PROVEN.add(module)
 
 
 def require_proven_sizes(module: Module) -> None:

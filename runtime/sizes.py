@@ -60,7 +60,6 @@ class OpenSizes:
             names = tuple(self.symbols)
             count = len(results)
             self._plans = [_OpenPlan(n, one, names, count) for n, one in enumerate(self.plans)]
-            self._quickly = _quick_solver(self._solver, names)
         except (ValueError, ZeroDivisionError, KeyError, IndexError) as error:
             raise UserError(f"{label}: its sizes are malformed ({error}); compile again") from None
         self.undo = [Undo(one, len(results)) for one in self.plans]
@@ -69,6 +68,11 @@ class OpenSizes:
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._known: OrderedDict[Any, Program] = OrderedDict()  # by the shapes of a call
         self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _quickly(self) -> Callable[..., Any]:
+        """Made by the first call: a program that is only compiled and saved has none."""
+        return _quick_solver(self._solver, tuple(self.symbols))
 
     def of_call(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """What symbols stand for in a call with arguments of these shapes, in their order;

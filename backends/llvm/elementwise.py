@@ -47,12 +47,14 @@ IndexEntry = Affine | llvm.Value | int
 
 class Mask:
     """Lanes that are wanted: <width x i1> (i1 for width 1), and the loop depth it belongs to.
-    `one` is the i1 that all lanes share, where they do."""
+    `one` is the i1 that all lanes share, where they do; `some`: at least one is wanted."""
 
-    __slots__ = ("value", "depth", "one")
+    __slots__ = ("value", "depth", "one", "some")
 
-    def __init__(self, value: llvm.Value, depth: int, one: llvm.Value | None = None) -> None:
-        self.value, self.depth = value, depth
+    def __init__(
+        self, value: llvm.Value, depth: int, one: llvm.Value | None = None, some: bool = False
+    ) -> None:
+        self.value, self.depth, self.some = value, depth, some
         self.one = value if value.lanes == 1 else one
 
 
@@ -325,7 +327,9 @@ class ElementEmitter:
 
     def _any(self, mask: Mask | None) -> Mask | None:
         """Whether any lane is wanted, for what all lanes share."""
-        if mask is None or mask.value.lanes == 1:
+        if mask is None or mask.some:
+            return None
+        if mask.value.lanes == 1:
             return mask
         known = self.scopes.known(mask.depth)
         key = "any", mask.value.name

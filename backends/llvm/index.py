@@ -358,7 +358,7 @@ class Indexer:
                 if same:
                     value = self._divided(self.scalar(index), index, divisor)
                 else:
-                    value = self.function.udiv(self.vector(index, width), divisor)
+                    value = self._divided_lanes(self.vector(index, width), divisor)
             atom = LoopAxis(value, extent, SAME if same else GENERAL, min(depth, self.scopes.depth))
             rest = (index + of_axis(atom) * -divisor).within(0, divisor - 1)
             found = atom, rest
@@ -372,6 +372,17 @@ class Indexer:
         if f.module.architecture != "nvptx64" or not small:
             return f.udiv(value, divisor)
         return f.cast("zext", f.udiv(f.cast("trunc", value, "i32"), divisor), "i64")
+
+    def _divided_lanes(self, value: llvm.Value, divisor: int) -> llvm.Value:
+        """value // divisor in each lane. CPUs divide no vectors of integers but by a number; one of
+        64-bit floats holds every 32-bit integer, and no quotient of two rounds up to the next."""
+        f = self.function
+        known = isinstance(divisor, int) or f.module.architecture == "nvptx64"
+        if known or value.element != "i32":
+            return f.udiv(value, divisor)
+        by = f.cast("sitofp", f.constant("i64", divisor), "double")
+        wide = f.cast("sitofp", value, "double")
+        return f.cast("fptosi", f.div(wide, f.splat(by, value.lanes)), value.element)
 
     @staticmethod
     def _same_quotient(index: Affine, divisor: int, width: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -46,6 +47,7 @@ class Instructions:
         self._allocas: list[str] = []
         self._sizes: dict[tuple[str, Any], Value] = {}
         self.given_sizes: list[SymbolicDim] | None = None  # those that are parameters, one each
+        self._has_table = False  # whether the address of the kernel's sizes is known
         self._at_entry: list[str] = []
         self._counter = 0
         self.block = "entry"
@@ -119,18 +121,40 @@ class Instructions:
         elif element == "i64" and self.given_sizes is not None:
             return Value(type_name, self._sum_of_given(self.given_sizes, name, number), number)
         elif element == "i64":
-            place = self._declarations.place_of_size(number)
-            self._at_entry += [
-                f"{name}.0 = getelementptr ptr, ptr %args, i64 -1",
-                f"{name}.1 = load ptr, ptr {name}.0, align 8",
-                f"{name}.2 = getelementptr i64, ptr {name}.1, i64 {place}",
-                f"{name} = load i64, ptr {name}.2, align 8",
-            ]
+            self._read(name, number)
         elif element in ("i32", "i16", "i8"):
             self._at_entry.append(f"{name} = trunc {self.constant('i64', number)} to {element}")
         else:
             raise TypeError(f"a size of type {type_name}")
         return Value(type_name, name, number)
+
+    def _read(self, name: str, number: SymbolicDim) -> None:
+        """A size from the kernel's table, in which sizes that differ in a factor or by a number are
+        one."""
+        constant, lines = number.constant, self._at_entry
+        factor = math.gcd(*(c for monomial, c in number.terms if monomial))
+        factor = factor if number.terms[0][1] > 0 else -factor
+        base = (number - constant) // factor
+        if base is not number:
+            one = self.constant("i64", base).name
+            if factor != 1:
+                product = f"{name}.m" if constant else name
+                lines.append(f"{product} = mul i64 {one}, {factor}")
+                one = product
+            if constant:
+                lines.append(f"{name} = add i64 {one}, {constant}")
+            return
+        if not self._has_table:
+            self._has_table = True
+            lines += [
+                "%sizes.0 = getelementptr ptr, ptr %args, i64 -1",
+                "%sizes = load ptr, ptr %sizes.0, align 8",
+            ]
+        place = self._declarations.place_of_size(number)
+        lines += [
+            f"{name}.0 = getelementptr i64, ptr %sizes, i64 {place}",
+            f"{name} = load i64, ptr {name}.0, align 8",
+        ]
 
     def _sum_of_given(self, given: list[SymbolicDim], name: str, number: SymbolicDim) -> str:
         """What holds a sum of multiples of products: these are the parameters, which sizes that
@@ -379,13 +403,19 @@ class Instructions:
             return self.mul(self.iota(lanes, element), self.constant(vector(lanes, element), step))
         return vector_constant(element, [i * step for i in range(lanes)])
 
-    def tail_mask(self, count: Value, lanes: int) -> Value:
-        """Lane i is true where i < count (an i64)."""
+    def tail_mask(self, count: Value, lanes: int, *, shifted: bool = False) -> Value:
+        """Lane i is true where i < count (an i64). shifted: the count is at least 1, and the target
+        has registers for masks, which leaves those of vectors to what is computed."""
         # Narrow lanes compare in one instruction; counts above the lanes are clamped first.
         narrow = self.cast("trunc", self.min(count, lanes), "i32")
         # A mask known to hold one lane makes LLVM 22 store 32 bits of a truncated 16-bit lane,
         # so the count is hidden from constant folding.
         narrow = self.hidden(narrow)
+        if shifted:
+            kind = "i32" if lanes <= 32 else "i64"
+            unwanted = self.sub(bits_of(kind), self.cast("zext", narrow, kind))
+            bits = self.lshr(self.constant(kind, -1), unwanted)
+            return self.bitcast(self.cast("trunc", bits, f"i{lanes}"), vector(lanes, "i1"))
         return self.compare("ult", self.iota(lanes, "i32"), self.splat(narrow, lanes))
 
     def hidden(self, value: Value) -> Value:

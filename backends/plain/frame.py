@@ -190,11 +190,15 @@ def steps(
 
     `extent` is the largest end; `begin` is a multiple of width * unroll. Either end is `extent`,
     or it is a multiple of width * unroll too. The main loop takes `copies` vectors per turn; the
-    rest is taken masked where the target has masks, else element by element.
+    rest is taken masked where the target has masks, else element by element. Where a call decides
+    the extent, and likely no more than one vector is whole, all are masked.
     """
     f = scopes.function
     stride = width * unroll
     whole = extent - extent % stride
+    masks = target.vector_bits == 512 and width > 1
+    if masks and isinstance(whole, SymbolicDim) and unroll == 1 and at_hint(whole) <= width:
+        whole = 0
     if whole:
         last = f.min(end, whole) if isinstance(end, llvm.Value) else whole
         lanes = CONSECUTIVE if width > 1 else SAME
@@ -206,15 +210,16 @@ def steps(
             yield at, width, unroll, None
     if extent == whole:
         return
-    first: llvm.Operand = whole
-    if isinstance(begin, llvm.Value):
+    first: llvm.Operand = whole or begin
+    if whole and isinstance(begin, llvm.Value):
         first = f.max(begin, whole)
-    if target.vector_bits == 512 and width > 1:
+    if masks:
         with scopes.loop(first, end, width, extent=extent, lanes=CONSECUTIVE, multiple=width) as (
             at, loop,
         ):  # fmt: skip
             left = f.sub(f.lift(extent, "i64"), loop.index)
-            yield at, width, 1, Mask(f.tail_mask(left, width), scopes.depth)
+            mask = f.tail_mask(left, width, shifted=True)
+            yield at, width, 1, Mask(mask, scopes.depth, some=True)
     else:
         with scopes.loop(first, end, 1, extent=extent) as (at, _):
             yield at, 1, 1, None

@@ -121,7 +121,7 @@ def _box(
     stride = width * unroll
     blocks = 1
     block = max(1, cut.block // stride) * stride
-    if hint > block:
+    if hint > cut.block:
         blocks = -(-inner // block)
     tiles = rows * blocks
 

@@ -279,7 +279,7 @@ class _ReduceEmitter:
                     mask = None
                     if rest_width > 1:
                         left = f.sub(f.lift(inner, "i64"), begin)
-                        mask = Mask(f.tail_mask(left, rest_width), scopes.depth)
+                        mask = Mask(f.tail_mask(left, rest_width), scopes.depth, some=True)
                     self.column(kept, inside, at, rest_width, 1, mask)
         return tiles
 

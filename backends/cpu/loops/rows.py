@@ -67,7 +67,7 @@ class _RowsEmitter:
             rest = count % self.lanes(count)
             if rest:
                 mask = self.f.tail_mask(llvm.constant("i64", rest), self.lanes(count))
-                self.masks[count] = Mask(mask, 0)
+                self.masks[count] = Mask(mask, 0, some=True)
         if any(root.tensor.size == 0 for root in self.region.results):
             tiles = 0
         if tiles:
@@ -262,7 +262,7 @@ class _RowsEmitter:
             mask = None
             if masks:
                 left = f.sub(f.lift(count, "i64"), loop.index)
-                mask = Mask(f.tail_mask(left, width), scopes.depth)
+                mask = Mask(f.tail_mask(left, width, shifted=True), scopes.depth, some=True)
             carried = unflat(loop.carried, sums)
             at = self.index(step, j, width)
             self.save(step, at, width, mask)

@@ -142,3 +142,12 @@ def test_narrow_vectors_and_lone_accumulators_are_slower():
         best = ranked(problem, machine)[0][0]
         assert best["lanes"] == problem.shape.lanes
     assert ranked(parts("lines", target)[1], machine)[0][0]["accumulators"] > 1
+
+
+def test_rows_that_no_cut_divides_are_one_tile():
+    """A row whose length is no multiple of a turn's vectors is not cut for that."""
+    target = codegen.host_target()
+    module = build_module([TensorType((9, 100), F32)], lambda b, x: [b("multiply", x, x)])
+    region = Region(module.body.arguments, module.body.ops, module.body.results)
+    cut = blocking.LoopBlocking(loop.shape_of(region, target).lanes, 1, 4, 900)
+    assert loop.emit(region, target, 0.0, cut).tiles == 1
