@@ -255,9 +255,7 @@ def uneven_chunks(
     return chunk, panel
 
 
-def _share(
-    positions: Sequence[Position], walk: Sequence[tuple[int, Spatial]], chunk: int
-) -> bool:
+def _share(positions: Sequence[Position], walk: Sequence[tuple[int, Spatial]], chunk: int) -> bool:
     """Whether chunks are whole lines of one plane, and windows of a line reach into the next."""
     if len(positions) < 2 or len(walk) != 2 or walk[-1][0] != chunk:
         return False
