@@ -9,6 +9,7 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Op
+from ...optimizer.cuts.products import Blocking
 from ...optimizer.expansions import has_blocks
 from ...optimizer.passes.encode import Packing
 from ...optimizer.tuning import Tuner
@@ -18,7 +19,6 @@ from ..interface import Backend, Scheduled
 from ..plain.opaque import EMITTERS
 from .build import begin_executor, build, stages
 from .codegen import Target, host_target, level_target
-from .contract.blocking import Blocking
 from .contract.packing import packing_for
 from .foreign import lacks
 from .machines import HOST, find, host_name, label, machine_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...hlo.errors import CompilerBug
 from ...hlo.graph import Op, Region
+from ...optimizer.cuts.products import Blocking
 from ...optimizer.windows import opened
 from ..llvm import elementwise
 from ..llvm.target import KernelCode
@@ -11,7 +12,6 @@ from ..plain import composite, opaque, product, windows
 from ..plain.single import as_region, check, explained, missing, single
 from . import contract, foreign, lapack, tile
 from .codegen import Target
-from .contract.blocking import Blocking
 from .loops import loop, reduce, rows
 
 _OPAQUE = {**opaque.EMITTERS, **lapack.EMITTERS}

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, arguments
+from ....optimizer.cuts.convolutions import ConvolutionCut, ConvolutionShape
+from ....optimizer.cuts.products import Blocking, ProductShape
 from ....optimizer.windows import opened
 from ...llvm.target import KernelCode
 from ..codegen import Target
 from . import convolution
-from .blocking import Blocking, ProductShape
-from .choose_convolution import ConvolutionCut, ConvolutionShape
 from .convolution import emit_convolution
 from .dot import Uneven, emit_dot, product_of
 from .packing import packing_for

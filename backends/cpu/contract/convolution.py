@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Op, Region
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.cuts import products
+from ....optimizer.cuts.convolutions import ConvolutionCut, ConvolutionShape, Unfolding
+from ....optimizer.cuts.products import Blocking, ProductShape
 from ... import llvm
 from ..codegen import Target
-from ..machines import machine_of
-from . import blocking, choose_convolution, inner, phases, runs
-from .blocking import Blocking
-from .choose_convolution import ConvolutionCut, ConvolutionShape, Unfolding
+from ..machines import cuts_of
+from . import inner, phases, runs
 from .depthwise import emit_depthwise
 from .dot import accumulator_of, right_side
 from .epilogue import Epilogue
@@ -100,12 +101,12 @@ def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) 
     product, usual, lefts = _ways(kernel, product)
     if _reads_columns(product):
         shape = _shape(product, kernel.geometry, lefts)
-        cut = cut or choose_convolution.choose(shape, machine_of(product.target))
+        cut = cut or cuts_of(product.target).of_convolution(shape)
         return emit_product(module, name, replace(product, left=lefts[cut.way]), cut.blocking)
     if usual is None:
         return emit_product(module, name, product)
-    shape = blocking.at_hints(product.shape)
-    chunked = _of_chunks(shape, blocking.default(shape), usual)
+    shape = products.at_hints(product.shape)
+    chunked = _of_chunks(shape, products.default(shape), usual)
     return emit_product(module, name, replace(product, left=usual), chunked)
 
 
@@ -118,15 +119,15 @@ def _product(kernel: ConvolutionKernel) -> Product:
 
 def _reads_columns(product: Product) -> bool:
     """Whether columns lie as they are read."""
-    return not blocking.default(blocking.at_hints(product.shape)).pack_right
+    return not products.default(products.at_hints(product.shape)).pack_right
 
 
 def _shape(product: Product, geometry: Geometry, lefts: Sequence[LeftSide]) -> ConvolutionShape:
     """What decides how a convolution is cut whose columns are read in place."""
-    shape = blocking.at_hints(product.shape)
+    shape = products.at_hints(product.shape)
     if not shape.left_must_pack:
         row = shape.depth * shape.element_bytes
-        copied = blocking.padded_depth(shape.depth, shape.element_bytes) * shape.element_bytes
+        copied = products.padded_depth(shape.depth, shape.element_bytes) * shape.element_bytes
         in_place = (Unfolding(0.0, 0.0), Unfolding(copied, 1.0))
         return ConvolutionShape(shape, in_place, shape.outer * shape.rows * row, geometry.share)
     pixels = geometry.batch * math.prod(spatial.size for spatial in geometry.spatial)
@@ -140,7 +141,7 @@ def _shape(product: Product, geometry: Geometry, lefts: Sequence[LeftSide]) -> C
     return ConvolutionShape(shape, tuple(ways), image, geometry.share)
 
 
-def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
+def _of_chunks(shape: ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
     """The blocking with as many rows in a tile, about, whose row blocks are chunks of lines."""
     unit, every = lines.chunk // lines.panel, -(-shape.rows // lines.panel)
     tile = cut.rows * cut.panels * cut.blocks // lines.panel  # its row panels
@@ -154,11 +155,11 @@ def _ways(
 ) -> tuple[Product, WindowLines | None, list[LeftSide]]:
     """The product, its windows as lines that neighbours share for panels of the usual rows, if that
     copies less, and all ways in which its rows are brought, in place and copied are two."""
-    left, shape = product.left, blocking.at_hints(product.shape)
+    left, shape = product.left, products.at_hints(product.shape)
     if not isinstance(left, WindowLeft | runs.WindowRuns):
         return product, None, [left] if left.packed else [left, left]
-    usual = blocking.default(shape)
-    mosts = {blocking.most_rows(shape, v, True) for v in blocking.vector_choices(shape)}
+    usual = products.default(shape)
+    mosts = {products.most_rows(shape, v, True) for v in products.vector_choices(shape)}
     found: dict[int, WindowLines] = {}
     for most in sorted({usual.rows} if usual.pack_right else mosts | {usual.rows}):
         cut = chunks(*left.inputs, most, left.planes)

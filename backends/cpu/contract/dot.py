@@ -11,11 +11,11 @@ from ....hlo.errors import CompilerBug, UnsupportedError
 from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from ....hlo.types import F64
+from ....optimizer.cuts.products import Blocking
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
 from . import inner
-from .blocking import Blocking
 from .epilogue import Epilogue
 from .grouped import emit_grouped
 from .inner import InnerProducts, emit_inner_products

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ....hlo.deciding import at_hint
+from ....optimizer.cuts.products import padded_depth
 from ... import llvm
-from .blocking import padded_depth
 from .operands import OperandArray, each_index, linear_strides, segment_offset
 from .views import Segment
 

@@ -15,10 +15,10 @@ from ....hlo.build import Builder
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
+from ....optimizer.cuts.products import PANEL_VECTORS
 from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
 from . import inner, stream, winograd
-from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
 from .grouped import GROUP_COLUMNS, Engine, engine_for
 from .views import view_of

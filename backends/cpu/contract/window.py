@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint, surely_below
+from ....optimizer.cuts.products import padded_depth
 from ... import llvm
-from .blocking import padded_depth
 from .left import LeftSide
 from .operands import ColumnGroup, OperandArray, Phases, linear_strides, not_negative, unravel
 from .right import RightSide

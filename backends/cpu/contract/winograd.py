@@ -22,9 +22,15 @@ from ....hlo.deciding import at_hint, larger
 from ....hlo.graph import Op, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.cuts.products import (
+    PANEL_VECTORS,
+    largest_rows,
+    padded_depth,
+    rest_heights,
+    row_panels,
+)
 from ....optimizer.passes.encode import Packing
 from ... import llvm
-from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel
 from .micro import (

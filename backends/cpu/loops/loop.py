@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Region
-from ....optimizer.cost import assumed
+from ....optimizer.cuts.loops import LoopBlocking, LoopPass, LoopShape, RowsInCommon, likely
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, of_axis
@@ -30,11 +30,9 @@ from ...plain.frame import (
 )
 from ...plain.probe import ProbedAccess, argument
 from ..codegen import Target
-from ..machines import machine_of
+from ..machines import cuts_of
 from . import transpose
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
-
-_NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
+from .work import for_several, operations
 
 
 def takes(region: Region) -> bool:
@@ -53,7 +51,7 @@ def emit(
     tiles = 0
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
-            own = cut or choose(_shape(region, target, box), machine_of(target))
+            own = cut or cuts_of(target).of_loop(_shape(region, target, box))
             tiles += _box(frame, target, emitter, region, box, tiles, own)
     work = cost(region) * at_hint(region.results[0].tensor.size) / 8
     return frame.finish(tiles, flops, work=work)
@@ -128,7 +126,8 @@ def _box(
 
     with tile_range(frame, first, tiles) as (low, high):
         cuts = inner, width, unroll
-        if blocks == 1 and surely_below(1, rows) and _pays_down(region, box, inner, width, stride):
+        down = blocks == 1 and surely_below(1, rows)
+        if down and _in_common(region, box).pays(width, stride):
             for step in steps(frame.scopes, frame.target, 0, inner, *cuts):
                 for at, _, _ in _rows(frame, outer, rows, 1, block, inner, low, high):
                     vectors(at, step)
@@ -139,21 +138,16 @@ def _box(
     return tiles
 
 
-def _pays_down(region: Region, box: IndexBox, inner: int, width: int, stride: int) -> bool:
-    """Whether `stride` elements of all rows are computed before the next ones, so that what rows
-    have in common is computed once: where that is more than what the elements of a row have in
-    common, which is computed again for each stride. Rows are short, so that what is read together
-    lies near."""
-    if likely(inner) * max(root.element.itemsize for root in region.results) > _NEAR:
-        return False
+def _in_common(region: Region, box: IndexBox) -> RowsInCommon:
+    """What the rows of a box have in common, and the elements of each."""
     last, kinds = frozenset(box.groups[-1]), box.found.dims.items()
-    common = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and dims <= last)
-    alike = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and not dims & last)
-    for load in dict.fromkeys(box.found.loads):
-        if load.dims and load.dims <= last and _is_gathered(load, box):
-            common += assumed.LOOP_GATHERED * width
-    again = 1 - stride / max(stride, likely(inner))
-    return common * stride / width > (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
+    loads = [one for one in dict.fromkeys(box.found.loads) if one.dims and one.dims <= last]
+    return RowsInCommon(
+        likely(box.extents()[-1]), max(root.element.itemsize for root in region.results),
+        sum(weight(op) for op, dims in kinds if dims and dims <= last),
+        sum(weight(op) for op, dims in kinds if dims and not dims & last),
+        sum(_is_gathered(load, box) for load in loads),
+    )  # fmt: skip
 
 
 def _is_gathered(load: ProbedAccess, box: IndexBox) -> bool:

@@ -1,27 +1,23 @@
 """How loop kernels are cut: lanes of a vector, vectors of a turn, accumulators, elements of a tile.
 
 Emitters say what their kernel does as a `LoopShape`; `LoopProblem` predicts the time of every cut
-of it, for `optimizer/cost/construct.py`, and `choose` takes the fastest.
+of it, for `../cost/construct.py`, and `choose` takes the fastest.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ....hlo.deciding import at_hint
-from ....hlo.graph import Op, Region
-from ....hlo.symbols import SymbolicDim
-from ....optimizer.cost import assumed
-from ....optimizer.cost.construct import score
-from ....optimizer.cost.model import Features, Traffic, level_of
-from ....optimizer.machine import Machine
-from ....workers import kernel_pays
-from ...plain.frame import cost, weight
+from ...hlo.deciding import at_hint
+from ...hlo.symbols import SymbolicDim
+from ..cost import assumed
+from ..cost.construct import score
+from ..cost.model import Features, Traffic, level_of
+from ..machine import Machine
 
 Array = np.ndarray
 
@@ -30,6 +26,7 @@ _COUNTS = (1, 2, 4, 8)
 _BLOCKS = (1024, 4096, 16384, 65536)
 _FUNCTION = 20  # instructions, about
 _MOST = 1 << 30  # elements of an extent: of more, the best cuts are the same
+_NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,29 @@ def likely(size: int | SymbolicDim) -> int:
     return min(max(1, at_hint(size)), _MOST)
 
 
-def for_several(region: Region, elements: int, moved: float) -> bool:
-    """Whether several workers take part in a kernel that computes so many elements."""
-    return kernel_pays(cost(region) * elements / 8, moved)
+@dataclass(frozen=True)
+class RowsInCommon:
+    """What is computed once for elements of several rows, or of one. count: elements of a row, of
+    so many bytes. rows, row: vector instructions that all rows, or all elements of a row, have in
+    common; gathered: loads of the former whose elements are loaded one by one."""
 
+    count: int
+    element_bytes: int
+    rows: float
+    row: float
+    gathered: int
 
-def operations(ops: Iterable[Op]) -> tuple[int, int, int]:
-    """Simple operations, divisions and functions of an element."""
-    kinds = [op.definition.cost_class for op in ops]
-    simple = sum(weight(op) == 1 for op in ops)
-    return simple, kinds.count("division"), kinds.count("transcendental")
+    def pays(self, lanes: int, stride: int) -> bool:
+        """Whether `stride` elements of all rows are computed before the next ones, so that what
+        rows have in common is computed once: where that is more than what the elements of a row
+        have in common, which is computed again for each stride. Rows are short, so that what is
+        read together lies near."""
+        if self.count * self.element_bytes > _NEAR:
+            return False
+        common = assumed.LOOP_SIMPLE * self.rows + assumed.LOOP_GATHERED * lanes * self.gathered
+        alike = assumed.LOOP_SIMPLE * self.row
+        again = 1 - stride / max(stride, self.count)
+        return common * stride / lanes > (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
 
 
 def candidates(shape: LoopShape) -> Array:
