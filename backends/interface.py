@@ -14,7 +14,7 @@ from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 from .capabilities import Capabilities
 
-API = 1  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
+API = 2  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
 SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
 
 
@@ -88,9 +88,10 @@ class Plugin:
     name: the target's, as the entry point's. "cpu:NAME" makes plans and images that run like the
     CPU's; another family runs on a device that the group "girih.devices" names (runtime/devices).
     make: the backend for a target of this name, options, and what knows or measures choices.
-    api: of this class and `Backend`; another one is refused.
+    api: the `API` that it was written for; another one is refused. One that says none is of the
+    first, which had none to say.
     """
 
     name: str
     make: Callable[[str, Options, Tuner | None], Backend]
-    api: int = API
+    api: int = 1
