@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..hlo.graph import Op
+from ..optimizer.cuts.choose import Shape
 from ..optimizer.machine import Machine
 from ..optimizer.passes.approximate import Formula
 from ..optimizer.schedule import Schedule
@@ -56,6 +57,8 @@ class Backend:
     well, in another entry point.
     `capabilities`: what its contractions are made of, where the optimizer chooses their forms and
     which of them become one with what is around.
+    `shape`: what a kernel does, as a shape that `optimizer/cuts` divides; None where that is not
+    done in one way.
     `stages`: the texts that a kernel becomes, in order; those of the whole program come before."""
 
     name: str
@@ -77,6 +80,7 @@ class Backend:
     splits_complex: bool = False
     shared_packing: Callable[[Op], Any] | None = None
     capabilities: Capabilities | None = None
+    shape: Callable[[Op], Shape | None] | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
     schedules: tuple[str, ...] = ("auto",)
 

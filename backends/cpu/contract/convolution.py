@@ -9,8 +9,9 @@ place where a 1x1 kernel makes them plain rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Op, Region
@@ -21,8 +22,8 @@ from ....optimizer.cuts.products import Blocking, ProductShape
 from ... import llvm
 from ..codegen import Target
 from ..machines import cuts_of
-from . import inner, phases, runs
-from .depthwise import emit_depthwise
+from . import inner, phases, runs, winograd
+from .depthwise import depthwise
 from .dot import accumulator_of, right_side
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel, Geometry, geometry_of
@@ -35,7 +36,6 @@ from .product import Product, emit_product
 from .right import RightSide
 from .views import Segment, merge, merged_depth
 from .window import Position, Spatial, WindowLeft, WindowRight
-from .winograd import emit_winograd
 
 _FEW_ROWS = 64  # of one line of results
 
@@ -55,16 +55,17 @@ def emit_convolution(
     kernel = ConvolutionKernel(module, name, geometry, body, arguments, accumulator_of(op), target)
     parts = phases.of(geometry)
     if len(parts) == 1:
-        found = _emit_special(kernel)
-        if found is not None:
-            return found
+        special = _special(kernel)
+        if special is not None:
+            return special()
         if parts[0] is geometry:
             parts = phases.edges(geometry)
     if len(parts) == 1:
         return _emit_product(replace(kernel, geometry=parts[0]), cut)
     each = [kernel.part(number, part) for number, part in enumerate(parts)]
     with module.parts():
-        found = [_emit_special(one) or _emit_product(one, cut) for one in each]
+        ways = [_special(one) or partial(_emit_product, one, cut) for one in each]
+        found = [define() for define in ways]
     return phases.emit_all(module, name, found)
 
 
@@ -78,15 +79,20 @@ def windows_of(
         return None
     module = llvm.Module()
     kernel = ConvolutionKernel(module, "", geometry, body, arguments, accumulator_of(op), target)
-    if _emit_special(kernel) or _inner_products(kernel):
+    if _special(kernel) or _inner_products(kernel):
         return None
-    product, _, lefts = _ways(kernel, _product(kernel))
+    product = _product(kernel)
+    elements = product.left.source.element, product.right.source.element
+    if engine_for(target, *elements, product.accumulator) is not None:
+        return None
+    product, _, lefts = _ways(kernel, product)
     return _shape(product, geometry, lefts) if _reads_columns(product) else None
 
 
-def _emit_special(kernel: ConvolutionKernel) -> tuple[int, int] | None:
-    """Defines the kernel where a convolution has a form of its own; its tiles and scratch bytes."""
-    return emit_depthwise(kernel) or emit_winograd(kernel)
+def _special(kernel: ConvolutionKernel) -> Callable[[], tuple[int, int]] | None:
+    """What defines the kernel where a convolution has a form of its own; its tiles and scratch
+    bytes."""
+    return depthwise(kernel) or winograd.of_tiles(kernel)
 
 
 def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) -> tuple[int, int]:
@@ -100,8 +106,9 @@ def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) 
         return found
     product, usual, lefts = _ways(kernel, product)
     if _reads_columns(product):
-        shape = _shape(product, kernel.geometry, lefts)
-        cut = cut or cuts_of(product.target).of_convolution(shape)
+        if cut is None:
+            shape = _shape(product, kernel.geometry, lefts)
+            cut = cuts_of(product.target).of_convolution(shape)
         return emit_product(module, name, replace(product, left=lefts[cut.way]), cut.blocking)
     if usual is None:
         return emit_product(module, name, product)

@@ -15,7 +15,7 @@ finite; then the results of the block are summed again without any transform.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....hlo.build import Builder
 from ....hlo.deciding import at_hint, larger
@@ -111,8 +111,8 @@ def packing(op: Op, lanes: int) -> Packing:
     return Packing(1, f"winograd{width}:{order}".replace(" ", ""), forward, inverse)
 
 
-def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
-    """Defines the kernel; its tiles and scratch bytes. None where weights are not stored so."""
+def of_tiles(kernel: ConvolutionKernel) -> Callable[[], tuple[int, int]] | None:
+    """What defines the kernel; its tiles and scratch bytes. None where weights lie otherwise."""
     geometry, lanes = kernel.geometry, kernel.lanes
     if not applies(geometry.op, lanes):
         return None
@@ -136,7 +136,7 @@ def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     image = kernel.source(geometry.input, (geometry.batch_step, geometry.group_step))
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
-    return _WinogradEmitter(kernel, image, width).emit()
+    return lambda: _WinogradEmitter(kernel, image, width).emit()
 
 
 class _WinogradEmitter:

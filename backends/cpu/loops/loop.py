@@ -57,9 +57,10 @@ def emit(
     return frame.finish(tiles, flops, work=work)
 
 
-def shape_of(region: Region, target: Target) -> LoopShape:
-    """What decides how the kernel's largest box is cut."""
-    return _shape(region, target, max(boxes(region), key=lambda box: at_hint(math.prod(box.sizes))))
+def shape_of(region: Region, target: Target) -> LoopShape | None:
+    """What decides how the kernel is cut; None where it has several boxes, each cut alone."""
+    found = boxes(region)
+    return _shape(region, target, found[0]) if len(found) == 1 else None
 
 
 def _shape(region: Region, target: Target, box: IndexBox) -> LoopShape:

@@ -8,6 +8,7 @@ machine's description alone, never on how many workers there are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -86,7 +87,7 @@ class _RowsEmitter:
 
     # Passes.
 
-    @property
+    @functools.cached_property
     def shape(self) -> LoopShape:
         """What decides how the kernel is cut."""
         region, target = self.region, self.target
