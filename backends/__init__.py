@@ -60,5 +60,8 @@ def plugin(entry: EntryPoint) -> Plugin:
     if not isinstance(found, Plugin) or found.name != entry.name:
         raise UserError(f"{label} is no girih.backends.Plugin of that name")
     if found.api != API:
-        raise UserError(f"{label} is for interface {found.api} of backends, this girih has {API}")
+        raise UserError(
+            f"{label} is for interface {found.api} of backends, this girih has {API}: install a "
+            f"version of the package for it (docs/backends.md says what has changed)"
+        )
     return found

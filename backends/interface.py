@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..hlo.graph import Op
+from ..optimizer.cuts.choose import Shape
 from ..optimizer.machine import Machine
 from ..optimizer.passes.approximate import Formula
 from ..optimizer.schedule import Schedule
@@ -14,7 +15,7 @@ from ..optimizer.tuning import Choices, Tuner
 from ..options import Options
 from .capabilities import Capabilities
 
-API = 1  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
+API = 2  # of `Plugin` and `Backend`: raised when what they hold changes its meaning
 SIMULATED = "ptx-sim"  # code for NVIDIA's GPUs that the simulator runs
 
 
@@ -56,6 +57,8 @@ class Backend:
     well, in another entry point.
     `capabilities`: what its contractions are made of, where the optimizer chooses their forms and
     which of them become one with what is around.
+    `shape`: what a kernel does, as a shape that `optimizer/cuts` divides; None where that is not
+    done in one way.
     `stages`: the texts that a kernel becomes, in order; those of the whole program come before."""
 
     name: str
@@ -77,6 +80,7 @@ class Backend:
     splits_complex: bool = False
     shared_packing: Callable[[Op], Any] | None = None
     capabilities: Capabilities | None = None
+    shape: Callable[[Op], Shape | None] | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
     schedules: tuple[str, ...] = ("auto",)
 
@@ -88,9 +92,10 @@ class Plugin:
     name: the target's, as the entry point's. "cpu:NAME" makes plans and images that run like the
     CPU's; another family runs on a device that the group "girih.devices" names (runtime/devices).
     make: the backend for a target of this name, options, and what knows or measures choices.
-    api: of this class and `Backend`; another one is refused.
+    api: the `API` that it was written for; another one is refused. One that says none is of the
+    first, which had none to say.
     """
 
     name: str
     make: Callable[[str, Options, Tuner | None], Backend]
-    api: int = API
+    api: int = 1

@@ -31,14 +31,15 @@ import numpy as np
 
 from girih.backends.cpu import codegen, contract, executor, image, machines
 from girih.backends.cpu.calibrate import calibrate
-from girih.backends.cpu.contract import choose, choose_convolution
-from girih.backends.cpu.contract.blocking import blocking_of as product_blocking
-from girih.backends.cpu.loops import blocking, loop, reduce, rows
+from girih.backends.cpu.loops import loop, reduce, rows
 from girih.backends.llvm.target import KernelCode
 from girih.hlo.build import build_module, build_region, make_op
 from girih.hlo.graph import Module, Region, Weight, arguments
 from girih.hlo.types import F32, I32, TensorType
 from girih.optimizer.cost.construct import TilingProblem, ranked
+from girih.optimizer.cuts import convolutions, product_prices, products
+from girih.optimizer.cuts.loops import LoopProblem
+from girih.optimizer.cuts.loops import blocking_of as loop_blocking
 from girih.optimizer.machine import Machine
 from girih.optimizer.passes.encode import Encode
 from girih.optimizer.schedule import RunStep, schedule
@@ -77,8 +78,8 @@ def product(name: str, m: int, n: int, k: int) -> Case:
     assert shape is not None, f"{name} has no blocking"
     inputs = [_random(kind.dims) for kind in kinds]
     return Case(
-        name, "product", choose.ProductProblem(shape),
-        lambda row: contract.emit(op, TARGET, product_blocking(row)),
+        name, "product", product_prices.ProductProblem(shape),
+        lambda row: contract.emit(op, TARGET, products.blocking_of(row)),
         inputs, [np.zeros((m, n), np.float32)], 2.0 * m * n * k,
     )  # fmt: skip
 
@@ -116,8 +117,8 @@ def convolution(name: str, side: int, c: int, f: int, window: int, stride: int =
     assert shape is not None, f"{name} has no blocking"
     (weight,) = module.weights.values()
     return Case(
-        name, "convolution", choose_convolution.ConvolutionProblem(shape),
-        lambda row: contract.emit(op, TARGET, choose_convolution.cut_of(row)),
+        name, "convolution", convolutions.ConvolutionProblem(shape),
+        lambda row: contract.emit(op, TARGET, convolutions.cut_of(row)),
         [_random(kinds[0].dims), np.ascontiguousarray(weight.array)],
         [np.zeros(result.dims, np.float32)], 2.0 * out * out * f * c * window**2,
     )  # fmt: skip
@@ -131,8 +132,8 @@ def looped(
     region = Region(module.body.arguments, module.body.ops, module.body.results)
     result = region.results[0].tensor
     return Case(
-        name, kind, blocking.LoopProblem(room.shape_of(region, TARGET)),
-        lambda row: room.emit(region, TARGET, 0.0, blocking.blocking_of(row)),
+        name, kind, LoopProblem(room.shape_of(region, TARGET)),
+        lambda row: room.emit(region, TARGET, 0.0, loop_blocking(row)),
         inputs, [np.zeros(result.dims, np.float32)],
         float(sum(x.nbytes for x in inputs) + result.bytes),
     )  # fmt: skip

@@ -120,6 +120,8 @@ class OpDefinition:
     commutative: ClassVar[bool] = False
     associative: ClassVar[bool] = False
     idempotent: ClassVar[bool] = False  # x with x is x
+    neutral: ClassVar[str] = ""  # with it x is x: "zero", "one", "ones", "lowest" or "highest"
+    predicate: ClassVar[bool] = False  # its results are booleans, whatever its operands are
     effects: ClassVar[bool] = False
     regions: ClassVar[tuple[str, ...]] = ()  # names; a last "*" means any number
     isolated: ClassVar[bool] = False  # regions must not use outer values
@@ -128,8 +130,10 @@ class OpDefinition:
     cost_class: ClassVar[str] = "simple"  # of an element; or "division", "transcendental"
     moves: ClassVar[str] = ""  # results hold elements of operand 0: "whole", "part", "indexed"
     strided: ClassVar[bool] = False  # the result is operand 0, or a part, at other strides
+    views: ClassVar[str] = ""  # operand 0 in other dims, its elements in order: "once", "repeated"
     linear: ClassVar[str] = ""  # in operands "together", or in each alone ("separately")
     flow: ClassVar[str] = ""  # its regions are programs: "loop" or "branch"
+    loops: ClassVar[bool] = False  # a region of it runs any number of times, in or out of a kernel
     known: ClassVar[bool] = False  # elements of the result follow from attributes alone
     stored: ClassVar[bool] = False  # the result is data of the program
     loads: ClassVar[bool] = False  # the result is a window of memory

@@ -12,6 +12,7 @@ from ..hlo.build import make_op
 from ..hlo.graph import Op, Region, Value, arguments
 from ..hlo.regions import extract, in_order_of_demand, rename
 from ..hlo.tiling import MEMORY_OPS
+from .cuts.choose import CUT
 
 
 def partial(op: Op, result: int, there: Collection[int] = ()) -> Op:
@@ -37,7 +38,8 @@ def _of_fusion(op: Op, result: int, there: Collection[int]) -> Op:
     members, inputs = in_order_of_demand(inside, [root])
     body = extract(members, inputs, [root])
     operands = [outer[value] for value in inputs]
-    return make_op("fusion", operands, op.attributes, (body,), None, op.origin, check=False)
+    facts = {name: fact for name, fact in op.attributes.items() if name != CUT}
+    return make_op("fusion", operands, facts, (body,), None, op.origin, check=False)
 
 
 def _of_tiles(op: Op, result: int, there: Collection[int]) -> Op:

@@ -165,8 +165,10 @@ def lowering_pipeline(
         wanted = partial(packing, capabilities=able)
     if wanted is not None and options.pack_weights:
         kernels.append(Encode(wanted, backend.shared_packing, alike or {}))
-    if model is not None and able is not None:
-        kernels.append(Kernels(model, able))
+    # What is measured says itself how it is cut.
+    shape = backend.shape if backend.choices is None else None
+    if model is not None and (able is not None or shape is not None):
+        kernels.append(Kernels(model, able, shape))
     if backend.choices is None:  # what is measured is measured for the kernel, not for a sample
         kernels = [Reroll(tuple(kernels)), *kernels, Unroll()]
     first = NoteSlow(backend.slow), ChannelsLast()

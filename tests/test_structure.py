@@ -257,7 +257,7 @@ def test_few_tables_of_operations() -> None:
     assert len(found) <= TABLES, "\n".join(found)
 
 
-INLINE = 51  # conditions of the optimizer and of backends that list names of operations
+INLINE = 20  # conditions of the optimizer and of backends that list names of operations
 
 
 def test_few_conditions_list_operations() -> None:

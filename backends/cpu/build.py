@@ -14,6 +14,7 @@ from ...hlo.deciding import current
 from ...hlo.graph import Op
 from ...hlo.sizes import SizeConstraint
 from ...hlo.text import canonical_op
+from ...optimizer.cuts.products import Blocking
 from ...optimizer.plan import KernelFacts, Planner
 from ..cache import CompiledKernel, DiskCache, KernelCache, compiler_digest
 from ..interface import KERNELS, Scheduled, Stage
@@ -21,7 +22,6 @@ from ..jobs import pool
 from ..llvm.target import KernelCode
 from . import executor
 from .codegen import Target
-from .contract.blocking import Blocking
 from .foreign import renamed
 from .image import link
 from .kernels import emit

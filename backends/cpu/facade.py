@@ -9,6 +9,7 @@ from typing import Any
 
 from ...hlo.errors import UserError
 from ...hlo.graph import Op
+from ...optimizer.cuts.products import Blocking
 from ...optimizer.expansions import has_blocks
 from ...optimizer.passes.encode import Packing
 from ...optimizer.tuning import Tuner
@@ -16,11 +17,11 @@ from ...options import Options
 from ..cache import CompiledKernel, open_cache
 from ..interface import Backend, Scheduled
 from ..plain.opaque import EMITTERS
-from .build import begin_executor, build, stages
+from .build import begin_executor, build, stages, target_for
 from .codegen import Target, host_target, level_target
-from .contract.blocking import Blocking
 from .contract.packing import packing_for
 from .foreign import lacks
+from .kernels import shape_of
 from .machines import HOST, find, host_name, label, machine_of
 from .measure import CpuChoices
 from .slow import slow
@@ -95,5 +96,6 @@ def backend_of(target: Target, name: str, options: Options, tuner: Tuner | None 
         windows=frozenset({"loop", "rows", "reduce", "contract"}), shared_packing=shared_packing,
         open_sizes=True, splits_complex=True,
         expands=lambda op: op.name in EMITTERS and has_blocks(op), stages=stages(target, blockings),
+        shape=lambda op: shape_of(op, target_for(op, target)),
         schedules=("auto", "launches"),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from ...hlo.build import make_op
 from ...hlo.errors import UnsupportedError
 from ...hlo.graph import Function, Module, Op, Region, Value, Weight, arguments
 from ...hlo.text import canonical_op
+from ...optimizer.cuts.products import Blocking, ProductShape
 from ...optimizer.passes.encode import Encode, Packing
 from ...optimizer.plan import headline, kernel_ops
 from ...optimizer.schedule import RunStep, Schedule, schedule
@@ -22,10 +23,8 @@ from ...optimizer.tuning import Choice, Ready, Tuner, Variant, digest_of
 from . import contract
 from .build import build
 from .codegen import Target
-from .contract.blocking import Blocking, ProductShape
-from .contract.choose import best, is_candidate
 from .kernels import is_contraction
-from .machines import machine_of
+from .machines import cuts_of
 
 _FEWEST = 2  # variants that make a choice
 _MOST = 1 << 62  # of a count in a blocking
@@ -62,7 +61,7 @@ class CpuChoices:
 
     def kernels(self, schedule: Schedule) -> None:
         """A blocking for each product; those that take the most time first."""
-        products = []
+        cuts, products = cuts_of(self.target), []
         for op in {
             canonical_op(s.op): s.op for s in schedule.steps if isinstance(s, RunStep)
         }.values():
@@ -73,7 +72,7 @@ class CpuChoices:
             except UnsupportedError:
                 continue  # `build` lists all of them
             if shape is not None and shape.rows and shape.columns and shape.depth and shape.outer:
-                found = best(shape, machine_of(self.target), max(_FEWEST, self.tuner.measure))
+                found = cuts.best_of_product(shape, max(_FEWEST, self.tuner.measure))
                 products.append((op, shape, found))
         for op, shape, found in sorted(products, key=lambda product: -product[2][0][1]):
             if len(found) >= _FEWEST:
@@ -83,11 +82,11 @@ class CpuChoices:
         self, op: Op, shape: ProductShape, found: Sequence[tuple[Blocking, float]]
     ) -> None:
         text = canonical_op(op)
-        machine = machine_of(self.target)
+        cuts = cuts_of(self.target)
 
         def is_legal(choice: Choice) -> bool:
             cut = _blocking(choice)
-            return cut is not None and is_candidate(shape, machine, cut)
+            return cut is not None and cuts.allow(shape, cut)
 
         def ready(choice: Choice) -> Ready:
             cut = _blocking(choice)

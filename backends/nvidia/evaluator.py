@@ -230,7 +230,7 @@ class TileEvaluator(ThreadValues[Layout, Tile], Generic[Layout, Tile, Scope]):
                 layout,
                 lambda n: arithmetic.convert(self.f, self.position(layout, n, d), I32, element),
             )
-        if _renames(op):
+        if op.definition.views:
             (operand,) = op.operands
             if operand.rank == 0:
                 return self.registers(layout, lambda _: self.scalar(operand))
@@ -298,10 +298,5 @@ def is_elementwise(op: Op) -> bool:
 
 def computes(op: Op) -> bool:
     """Whether the evaluator makes the operation's result of registers."""
-    number = op.name in ("iota", "tile_bound", "tile_id") or is_splat(op)
-    return number or _renames(op) or is_elementwise(op)
-
-
-def _renames(op: Op) -> bool:
-    """Whether the result is the operand's registers, where these lie as the layout says."""
-    return op.name in ("broadcast_in_dim", "reshape", "transpose")
+    number = op.name == "iota" or op.definition.uniform or is_splat(op)
+    return number or bool(op.definition.views) or is_elementwise(op)

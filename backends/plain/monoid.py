@@ -48,19 +48,19 @@ class Reduction:
 
     def _identity(self) -> Any:
         assert self.single is not None
-        name, element = self.single.name, self.elements[0]
-        if name in ("add", "or", "xor"):
+        neutral, element = self.single.definition.neutral, self.elements[0]
+        if neutral == "zero":
             # -0 is the identity of float addition; from +0 on, +0 is as well, and stays +0.
             negative = element.is_float and not _is_positive_zero(self.initial[0])
             return element.dtype.type(-0.0 if negative else 0)
-        if name == "multiply":
+        if neutral == "one":
             return element.dtype.type(1)
         if element.is_bool:
-            return np.bool_(name in ("and", "minimum"))
-        if name == "and":
+            return np.bool_(neutral != "lowest")
+        if neutral == "ones":
             return np.array(-1).astype(element.dtype)[()]
         low, high = bounds(element)
-        return low if name == "maximum" else high
+        return low if neutral == "lowest" else high
 
     def is_identity(self, value: Any) -> bool:
         """Whether an initial value is a constant from which partial results start anyway."""

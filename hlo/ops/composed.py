@@ -91,6 +91,7 @@ class Scan(Decomposed, name="chlo.scan"):
     """
 
     pattern = "control"
+    loops = True
     opaque = "its results have different dims"
     uncut = "it becomes a loop, whose values pass along edges"
     isolated = True

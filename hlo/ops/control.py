@@ -39,6 +39,7 @@ class While(OpDefinition, name="while"):
 
     pattern = "control"
     flow = "loop"
+    loops = True
     opaque = "how often its body runs is data"
     uncut = "its values pass along edges between it and its regions"
     regions = ("cond", "body")

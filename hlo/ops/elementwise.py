@@ -46,13 +46,14 @@ class Elementwise(OpDefinition):
 
     def __init__(
         self, name: str, formula: Callable[..., Any], kinds: str, doc: str, domain: str = "all",
-        cost_class: str = "simple", linear: str = "", idempotent: bool = False,
+        cost_class: str = "simple", linear: str = "", idempotent: bool = False, neutral: str = "",
     ) -> None:  # fmt: skip
         self.name = name  # type: ignore[misc]
         self.formula = formula
         self.kinds = frozenset(kinds.split())
         self.domain = domain
         self.cost_class, self.linear, self.idempotent = cost_class, linear, idempotent  # type: ignore[misc]
+        self.neutral = neutral  # type: ignore[misc]
         self.__doc__ = doc
 
     def infer(self, o: Op) -> Sequence[Type]:
@@ -174,6 +175,8 @@ def _negate(x: Any) -> Any:
 
 
 class IsFinite(Unary):
+    predicate = True
+
     def infer(self, o: Op) -> Sequence[Type]:
         return [TensorType(o.operands[0].dims, I1)]
 
@@ -185,12 +188,12 @@ ROOMS: tuple[OpDefinition, ...] = (
     # arithmetic
     CommutativeBinary(
         "add", _add, "bool " + NUMBERS, "result = lhs + rhs; wraps; booleans: or.",
-        linear="together",
+        linear="together", neutral="zero",
     ),
     Binary("subtract", np.subtract, NUMBERS, "result = lhs - rhs; wraps.", linear="together"),
     CommutativeBinary(
         "multiply", np.multiply, "bool " + NUMBERS, "result = lhs * rhs; wraps; booleans: and.",
-        linear="separately",
+        linear="separately", neutral="one",
     ),
     Binary(
         "divide", numerics.divide, NUMBERS,
@@ -210,21 +213,25 @@ ROOMS: tuple[OpDefinition, ...] = (
     CommutativeBinary(
         "maximum", numerics.maximum, "bool " + NUMBERS,
         "result = the larger of lhs and rhs; NaN if either is NaN; max(-0, +0) = +0.",
-        idempotent=True,
+        idempotent=True, neutral="lowest",
     ),
     CommutativeBinary(
         "minimum", numerics.minimum, "bool " + NUMBERS,
         "result = the smaller of lhs and rhs; NaN if either is NaN; min(-0, +0) = -0.",
-        idempotent=True,
+        idempotent=True, neutral="highest",
     ),
     Binary(
         "atan2", _atan2, FLOATS, "result = angle of the point (rhs, lhs).", domain="ordered",
         cost_class="transcendental",
     ),
     # logic and bits
-    CommutativeBinary("and", np.bitwise_and, BITS, "result = lhs & rhs.", idempotent=True),
-    CommutativeBinary("or", np.bitwise_or, BITS, "result = lhs | rhs.", idempotent=True),
-    CommutativeBinary("xor", np.bitwise_xor, BITS, "result = lhs ^ rhs."),
+    CommutativeBinary(
+        "and", np.bitwise_and, BITS, "result = lhs & rhs.", idempotent=True, neutral="ones"
+    ),
+    CommutativeBinary(
+        "or", np.bitwise_or, BITS, "result = lhs | rhs.", idempotent=True, neutral="zero"
+    ),
+    CommutativeBinary("xor", np.bitwise_xor, BITS, "result = lhs ^ rhs.", neutral="zero"),
     Unary("not", _not, BITS, "result = ~operand."),
     Shift(
         "shift_left", numerics.shift_left, "int uint",

@@ -193,6 +193,7 @@ class IsInfinite(Decomposed):
     """Which floats are infinite: of both signs, or of one."""
 
     pattern = "elementwise"
+    predicate = True
     operand = operand()
     C0 = constraint("operand is a float tensor", lambda o: o.operand.element.is_float)
 

@@ -30,6 +30,7 @@ class Compare(OpDefinition, name="compare"):
     """result = lhs <comparison_direction> rhs; TOTALORDER orders NaNs and signed zeros too."""
 
     pattern = "elementwise"
+    predicate = True
     lhs = operand()
     rhs = operand()
     comparison_direction = attribute(str)

@@ -392,6 +392,7 @@ class TileFor(OpDefinition, name="tile_for"):
     """results = carried values after body(i, carried) for i = lower, lower + step, ... < upper."""
 
     pattern = "control"
+    loops = True
     uncut = _INSIDE
     since = "1.1"
     regions = ("body",)

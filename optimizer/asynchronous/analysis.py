@@ -245,7 +245,7 @@ def _origin(value: Value) -> tuple[Op, Value, tuple[tuple[int, ...], ...]] | Non
     many-th element of it; and for each dim of the value that is not 1, which of the window's it is.
     """
     order = tuple((place,) for place in range(len(shape(value))))
-    while value.op is not None and value.op.name in ("transpose", "reshape", "broadcast_in_dim"):
+    while value.op is not None and value.op.definition.views:
         op = value.op
         source = op.operands[0]
         if op.name == "transpose":

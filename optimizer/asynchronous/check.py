@@ -93,7 +93,7 @@ class Check:
             return [(offset, ()) for offset in op.offsets]
         if op.name == "reduce":
             return _reduced(op, roles)
-        if op.name in ("broadcast_in_dim", "reshape", "transpose"):
+        if op.definition.views:
             inner = moved(op, roles, False)
             return inner if isinstance(inner, str) else [(op.operands[0], inner)]
         if op.definition.pattern == "elementwise" and self.formulas.has(op):

@@ -92,7 +92,7 @@ class RolePropagation:
                 self.meet(group)
         elif op.definition.pattern == "elementwise":
             self.meet([v for v in (*op.operands, *op.results) if v.dims == op.results[0].dims])
-        elif op.name in ("reshape", "transpose", "broadcast_in_dim", "reduce"):
+        elif op.definition.views or op.name == "reduce":
             for value, other, forward in (
                 (op.operands[0], op.results[0], True),
                 (op.results[0], op.operands[0], False),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...hlo.build import Builder
 from ...hlo.graph import Op, Region, Value
-from ...hlo.ops import bodies
+from ...hlo.ops import bodies, find
 from ...hlo.symbols import Dim, maximum
 from ...hlo.types import I1, I8, I32, TensorType
 from ..rewrite import copied
@@ -20,7 +20,7 @@ def _neutral(b: Builder, name: str | None, start: Value, element: Any) -> Value:
     value that it starts from, which has to be that by StableHLO's rules."""
     kind = TensorType((), element)
     if name is not None and element is I1:
-        return b.constant(name in ("multiply", "and", "minimum"), kind)
+        return b.constant(find(name).neutral not in ("zero", "lowest"), kind)
     if name is not None and (element.is_float or element.is_integer):
         return b.constant(neutral(name, element), kind)
     return start

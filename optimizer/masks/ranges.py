@@ -59,7 +59,7 @@ def _interval(value: Value, scope: MaskScope, depth: int) -> tuple[int, Dim | No
         return left if is_at_most(left, right) else right
 
     name = op.name
-    if name in ("convert", "reshape", "broadcast_in_dim", "slice", "transpose", "reverse"):
+    if name == "convert" or op.definition.moves in ("whole", "part"):
         found = of(0)
         narrower = op.operands[0].element.bits > value.element.bits
         return plain if narrower and found[1] is None else found

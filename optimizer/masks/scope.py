@@ -391,7 +391,7 @@ def entries_of(s: MaskScope, b: Builder, vector: Value) -> list[int | Value] | N
     element is computed from."""
     found = scalars(vector)
     op = _through_converts(vector).op
-    if found is not None or op is None or op.name not in ("add", "subtract", "multiply"):
+    if found is not None or op is None or op.name not in _NUMBERS:
         return found
     sides = [entries_of(s, b, operand) for operand in op.operands]
     left, right = sides

@@ -1,21 +1,29 @@
-"""kernels: contractions in the form in which a target computes them best.
+"""kernels: how a target computes kernels best, decided before it emits them.
 
-What that takes besides, copies of operands, parts of a sum and what adds them, are kernels of the
-program like all others (`optimizer/kernels/`). Bounds of tile functions that no call decides are
-constants then.
+On machines that run blocks of threads: the form of contractions. What that takes besides, copies of
+operands, parts of a sum and what adds them, are kernels of the program like all others
+(`optimizer/kernels/`). Bounds of tile functions that no call decides are constants then.
+
+On CPUs: into which tiles, blocks and vectors a kernel is divided. The backend says what it does, as
+a shape, and an attribute how it is cut (`optimizer/cuts/`). Kernels inside of others, the nests of
+tile functions and what is computed one operation after another, are known to emitters alone, which
+ask the same `Cuts` for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...hlo.build import Builder
+from ...hlo.deciding import estimating
+from ...hlo.errors import UnsupportedError
 from ...hlo.graph import PARTS, Module, Op, Region, Value, arguments
 from ...hlo.regions import inline, rename
 from ...hlo.text import canonical_op
 from ...hlo.verify import FUSED, Level
+from ..cuts.choose import Cut, Cuts, Shape, with_cut
 from ..kernels.choose import Chooser
 from ..kernels.divided_rows import parts_of
 from ..machine import Machine
@@ -28,11 +36,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kernels:
-    """FUSED -> FUSED, on a machine that runs blocks of threads, which have these capabilities.
-    Equal fusions are judged once."""
+    """FUSED -> FUSED, on a machine that runs blocks of threads, which have these capabilities, or
+    whose kernels have shapes that are cut. Equal kernels are judged once."""
 
     machine: Machine
-    capabilities: Capabilities
+    capabilities: Capabilities | None = None
+    shape: Callable[[Op], Shape | None] | None = None
+    cuts: dict[str, Cut | None] = field(default_factory=dict, compare=False)
     made: dict[str, Region | None] = field(default_factory=dict, compare=False)
     name: ClassVar[str] = "kernels"
     takes: ClassVar[Level] = FUSED
@@ -63,6 +73,9 @@ class Kernels:
 
     def decided(self, op: Op) -> Op:
         """A kernel that stays one, with what is decided of it."""
+        if self.capabilities is None:
+            cut = self.cut(op)
+            return op if cut is None else with_cut(op, cut)
         if op.name == "kernel_call":
             return with_numbers(op)
         if op.name != "fusion" or op.kind != "rows":
@@ -73,9 +86,23 @@ class Kernels:
         facts = {**op.attributes, PARTS: parts}
         return Op(op.definition, op.operands, facts, op.regions, op.result_types, op.origin)
 
+    def cut(self, op: Op) -> Cut | None:
+        """How a kernel is cut that is cut in one way."""
+        if self.shape is None or op.definition.flow or not op.operands or not op.results:
+            return None
+        text = canonical_op(op)
+        if text not in self.cuts:
+            try:
+                with estimating():
+                    shape = self.shape(op)
+                    self.cuts[text] = None if shape is None else Cuts(self.machine).of(shape)
+            except UnsupportedError:
+                self.cuts[text] = None  # the backend lists all that it has no kernel for
+        return self.cuts[text]
+
     def chosen(self, op: Op) -> Region | None:
         """The kernels of a contraction, of the same operands; None where it is one as it is."""
-        if op.name != "fusion" or op.kind != "contract":
+        if self.capabilities is None or op.name != "fusion" or op.kind != "contract":
             return None
         text = canonical_op(op)
         if text not in self.made:
@@ -90,6 +117,7 @@ class Kernels:
         """The kernels that a contraction becomes."""
         operands = arguments([value.type for value in op.operands])
         b = Builder(check=False)
+        assert self.capabilities is not None
         results = Chooser(b, self.machine, self.capabilities).kernels(op.regions[0], operands)
         return Region(operands, b.ops, results)
 

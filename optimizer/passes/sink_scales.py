@@ -51,7 +51,7 @@ class SinkScales:
         """The product of what is not scaled, and the factor behind it."""
         for number, value in enumerate(op.operands):
             views: list[Op] = []
-            while value.op is not None and value.op.name in ("reshape", "transpose"):
+            while value.op is not None and value.op.definition.views == "once":
                 if len(region.uses[value]) != 1:
                     break
                 views.append(value.op)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...hlo.ops import find
 from ...hlo.types import I1, ElementType
 
 FLOAT = frozenset({"float"})
@@ -268,4 +269,4 @@ class Types:
             types = types[1:]
         for other in types[1:]:
             self.unify(types[0], other)
-        return "predicate" if node.operation in ("compare", "is_finite") else types[0]
+        return "predicate" if find(node.operation).predicate else types[0]

@@ -136,7 +136,7 @@ def build(node: FormulaNode, bindings: Mapping[str, Value], b: Any, wanted: Tens
         chosen = [build(branch, bindings, b, wanted) for branch in branches]
         predicate = build(condition, bindings, b, wanted.with_element(I1))
         return b(node.operation, predicate, *chosen)
-    if node.operation in ("compare", "is_finite"):
+    if find(node.operation).predicate:
         inner_type = _type_of_operands(node, bindings)
         operands = [build(child, bindings, b, inner_type) for child in node.children]
         return b(node.operation, *operands, **attributes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...hlo.build import build_region
 from ...hlo.graph import Op, Region, Value
+from ...hlo.ops import find
 from ...hlo.ops.bodies import monoid
 from ...hlo.types import F32, I32, TensorType
 from ..licence import IGNORES_ZERO_SIGN, REASSOCIATES
@@ -195,7 +196,7 @@ def reduce_of_broadcast(op: Op, b: Rewriter) -> Value | None:
     if inner is None or not inner.type.is_static or inner.type.size == 0:
         return None
     name = plain(op, b)
-    if name not in ("add", "maximum", "minimum", "and", "or"):
+    if name is None or name != "add" and not find(name).idempotent:
         return None
     source, mapped = inner.operands[0], inner.broadcast_dimensions
     if list(mapped) != sorted(mapped):

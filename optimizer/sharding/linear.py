@@ -26,7 +26,7 @@ def carriers(op: Op, fold: str) -> list[frozenset[int]]:
         return [frozenset((1, 2))]
     if name == "dynamic_update_slice":
         return [frozenset((0, 1))]
-    if name in ("dynamic_slice", "gather"):
+    if op.definition.moves == "indexed":
         return [frozenset((0,))]
     if fold != SUM:
         return [everything] if name == {MAX: "maximum", MIN: "minimum"}[fold] else []

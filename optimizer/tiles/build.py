@@ -288,7 +288,7 @@ class _StreamWriter:
             for number, known in enumerate(operand_forms)
             if known is not None and known.uniform is not None
         ]
-        if op.name in ("multiply", "divide") and factors:
+        if _scales(op) and factors:
             kept = op.operands[1 - factors[0]]
             box = self.parts.boxes[op.results[0]]
             w.define(op.results[0], w.read(kept, box), box)
@@ -300,7 +300,7 @@ class _StreamWriter:
     def used_inside(self, value: Value) -> bool:
         """Whether a spread value is added somewhere, rather than multiplied after the sum."""
         return any(
-            op.name not in ("multiply", "divide")
+            not _scales(op)
             for op in self.group.ops
             if value in op.operands and self.stage(op) is StreamStage.ALONG
         )
@@ -452,3 +452,8 @@ class _StreamWriter:
         kept = [number for number, dim in enumerate(factor.dims) if dim != -1]
         tile = w.b.reshape(tile, [tile.dims[number] for number in kept])
         return w.b.broadcast(tile, kind.dims, [factor.dims[number] for number in kept])
+
+
+def _scales(op: Op) -> bool:
+    """Whether a factor of the operands is one of the result."""
+    return op.name in ("multiply", "divide")

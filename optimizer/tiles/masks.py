@@ -56,7 +56,7 @@ def _is_filled(select: Op) -> bool:
 def _window(tile: Value) -> tuple[Op | None, dict[int, int]]:
     """The load that a tile comes from, and which of its dims each of the tile's is."""
     places = {d: d for d in range(tile.rank)}
-    while tile.op is not None and tile.op.name in ("reshape", "transpose"):
+    while tile.op is not None and tile.op.definition.views == "once":
         source = tile.op.operands[0]
         if tile.op.name == "transpose":
             step = dict(enumerate(tile.op.permutation))

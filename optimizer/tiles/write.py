@@ -52,7 +52,7 @@ def writable(op: Op) -> bool:
         return not dilated and op.batch_group_count == 1
     if op.definition.pattern == "elementwise":
         return len(op.results) == 1
-    return op.name in _MOVES or op.name in ("reduce", "dot_general")
+    return op.name in _MOVES or op.definition.pattern in ("reduce", "contract")
 
 
 class Unwritable(Exception):

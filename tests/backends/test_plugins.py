@@ -14,7 +14,7 @@ import pytest
 
 import girih
 from girih import backends, conformance
-from girih.backends import Plugin, plugins
+from girih.backends import API, Plugin, plugins
 from girih.hlo.build import build_module, build_region
 from girih.hlo.errors import UserError
 from girih.hlo.types import I64, TensorType
@@ -124,7 +124,7 @@ def test_the_kit_tells_faults_and_deaths(install: Install) -> None:
 
     (report,) = conformance.check("null", ["xor"])
     assert report.failed and not report.agreed
-    dies = Plugin("dies", lambda *given: os._exit(3))
+    dies = Plugin("dies", lambda *given: os._exit(3), API)
     install("girih.backends", "dies", "dying:IT", IT=dies)
     (report,) = conformance.check("dies", ["xor"])
     assert report.failed == ["ended the process with status 3"]
@@ -135,11 +135,11 @@ def test_the_kit_tells_faults_and_deaths(install: Install) -> None:
 
 def test_what_cannot_be_used_is_refused_with_a_reason(install: Install) -> None:
     install("girih.backends", "away", "no_such_module:IT")
-    install("girih.backends", "old", "ancient:IT", IT=Plugin("old", backends.find, api=0))
+    install("girih.backends", "old", "ancient:IT", IT=Plugin("old", backends.find))
     install("girih.backends", "other", "stranger:IT", IT=object())
     for name, words in (
         ("away", "target away: no_such_module:IT of the package package0 1.0 cannot be imported"),
-        ("old", "is for interface 0 of backends, this girih has 1"),
+        ("old", f"is for interface 1 of backends, this girih has {API}: install a version"),
         ("other", "is no girih.backends.Plugin of that name"),
         ("nowhere", "there is no target 'nowhere'.*, away, old, other of other packages"),
     ):
@@ -173,7 +173,7 @@ def test_a_device_of_another_package_runs_its_targets(install: Install) -> None:
             Planner(s, "twice:v1", lambda *_: KernelFacts(1), n).run() for s, n in schedules
         ], b""
 
-    plugin = Plugin("twice", lambda name, options, tuner: backends.Backend(name, planned))
+    plugin = Plugin("twice", lambda name, options, tuner: backends.Backend(name, planned), API)
     install("girih.backends", "twice", "doubling_backend:IT", IT=plugin)
     x = np.arange(4, dtype=np.float32)
     program = girih.compile(lambda x: x + x, x, target="twice:v1", options=AFRESH)

@@ -60,6 +60,52 @@ def test_associative_and_idempotent(definition: Any) -> None:
     assert definition.associative == associates
 
 
+@pytest.mark.parametrize("made", [*examples("views")])
+def test_views(made: Example) -> None:
+    """Elements stand in the order of the operand's; as many of them, or some repeated."""
+    assert made.definition.moves == "whole"
+    (x, *_), (result,) = made.inputs, interpret(made.module, made.inputs)
+    assert made.definition.views == "repeated" or np.size(result) == x.size
+    numbers = np.arange(x.size).reshape(x.shape).astype(x.dtype)
+    (found,) = interpret(made.module, [numbers])
+    for axis in range(found.ndim):
+        assert (np.diff(found.real, axis=axis) >= 0).all()
+
+
+NEUTRAL = {
+    "zero": lambda kind: kind(0), "one": lambda kind: kind(1), "ones": lambda kind: ~kind(0),
+    "lowest": lambda kind: np.iinfo(kind).min, "highest": lambda kind: np.iinfo(kind).max,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("definition", BINARY, ids=lambda one: one.name)
+def test_neutral(definition: Any) -> None:
+    """Stated of all that are associative, and true."""
+    assert bool(definition.neutral) == definition.associative
+    if definition.neutral:
+        x = np.arange(-3, 4, dtype=np.int32)
+        number = np.full_like(x, NEUTRAL[definition.neutral](np.int32))
+        for pair in ((x, number), (number, x)):
+            np.testing.assert_array_equal(definition.evaluate(None, *pair), x)
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda one: one.name)
+def test_predicates(definition: Any) -> None:
+    """Booleans of operands that are none."""
+    if definition.pattern == "elementwise":
+        made = [example(definition, case).module.body.results[0] for case in definition.cases()]
+        kinds = [(v.op.operands[0].element, v.element) for v in made if v.op and v.op.operands]
+        given = [result for operand, result in kinds if not operand.is_bool]
+        assert definition.predicate == (bool(given) and all(one.is_bool for one in given))
+    else:
+        assert not definition.predicate
+
+
+def test_loops() -> None:
+    assert {one.name for one in DEFINITIONS if one.loops} == {"while", "tile_for", "chlo.scan"}
+    assert all(one.loops for one in DEFINITIONS if one.flow == "loop")
+
+
 @pytest.mark.parametrize("made", [*examples("linear")])
 def test_linear(made: Example) -> None:
     one, other = small(made, 0), small(made, 1)

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
 from ....hlo.graph import Op, Region, arguments
+from ....optimizer.cuts.convolutions import ConvolutionCut, ConvolutionShape
+from ....optimizer.cuts.products import Blocking, ProductShape, at_hints
 from ....optimizer.windows import opened
 from ...llvm.target import KernelCode
 from ..codegen import Target
 from . import convolution
-from .blocking import Blocking, ProductShape
-from .choose_convolution import ConvolutionCut, ConvolutionShape
 from .convolution import emit_convolution
-from .dot import Uneven, emit_dot, product_of
+from .dot import Uneven, emit_dot, is_narrow, product_of
 from .packing import packing_for
 
-__all__ = ["Uneven", "emit", "packing_for", "shape_of", "windows_of"]
+__all__ = ["Uneven", "cut_by", "emit", "packing_for", "shape_of", "windows_of"]
 
 _EMITTERS: dict[str, Callable[..., tuple[int, int]]] = {
     "convolution": emit_convolution,
@@ -84,6 +84,22 @@ def windows_of(op: Op, target: Target) -> ConvolutionShape | None:
         return None
     values = list(body.arguments) if body is not None else list(op.operands)
     return convolution.windows_of(contraction, body, values, target)
+
+
+def cut_by(op: Op, target: Target) -> ProductShape | ConvolutionShape | None:
+    """The shape of a contraction that is cut in one way, at the likely sizes; None where it has
+    several parts, or instructions for narrow numbers, which divide it by rules."""
+    op, body, contraction = _parts(op)
+    if contraction.name != "dot_general":
+        return windows_of(op, target)
+    if contraction.type.element.is_complex or contraction.type.size == 0:
+        return None
+    values = list(body.arguments) if body is not None else list(op.operands)
+    try:
+        product = product_of(contraction, body, values, target)
+    except Uneven:
+        return None
+    return None if product is None or is_narrow(product) else at_hints(product.shape)
 
 
 def _parts(op: Op) -> tuple[Op, Region | None, Op]:

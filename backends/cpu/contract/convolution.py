@@ -9,20 +9,22 @@ place where a 1x1 kernel makes them plain rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Op, Region
 from ....hlo.symbols import SymbolicDim
 from ....hlo.views import Segment, merge, merged_depth
+from ....optimizer.cuts import products
+from ....optimizer.cuts.convolutions import ConvolutionCut, ConvolutionShape, Unfolding
+from ....optimizer.cuts.products import Blocking, ProductShape
 from ... import llvm
 from ..codegen import Target
-from ..machines import machine_of
-from . import blocking, choose_convolution, inner, phases, runs
-from .blocking import Blocking
-from .choose_convolution import ConvolutionCut, ConvolutionShape, Unfolding
-from .depthwise import emit_depthwise
+from ..machines import cuts_of
+from . import inner, phases, runs, winograd
+from .depthwise import depthwise
 from .dot import Uneven, accumulator_of, origin_of, right_side
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel, Geometry, geometry_of
@@ -34,7 +36,6 @@ from .operands import OperandArray, Phases
 from .product import Product, emit_product
 from .right import RightSide
 from .window import Position, Spatial, WindowLeft, WindowRight
-from .winograd import emit_winograd
 
 _FEW_ROWS = 64  # of one line of results
 _MANY_ROWS = 128  # of one plane
@@ -55,16 +56,17 @@ def emit_convolution(
     kernel = ConvolutionKernel(module, name, geometry, body, arguments, accumulator_of(op), target)
     parts = phases.of(geometry)
     if len(parts) == 1:
-        found = _emit_special(kernel)
-        if found is not None:
-            return found
+        special = _special(kernel)
+        if special is not None:
+            return special()
         if parts[0] is geometry:
             parts = phases.edges(geometry)
     if len(parts) == 1:
         return _emit_product(replace(kernel, geometry=parts[0]), cut)
     each = [kernel.part(number, part) for number, part in enumerate(parts)]
     with module.parts():
-        found = [_emit_special(one) or _emit_product(one, cut) for one in each]
+        ways = [_special(one) or partial(_emit_product, one, cut) for one in each]
+        found = [define() for define in ways]
     return phases.emit_all(module, name, found)
 
 
@@ -78,15 +80,22 @@ def windows_of(
         return None
     module = llvm.Module()
     kernel = ConvolutionKernel(module, "", geometry, body, arguments, accumulator_of(op), target)
-    if _emit_special(kernel) or _inner_products(kernel):
+    if _special(kernel) or _inner_products(kernel):
         return None
-    product, _, lefts = _ways(kernel, _product(kernel))
+    product = _product(kernel)
+    elements = product.left.source.element, product.right.source.element
+    if engine_for(target, *elements, product.accumulator) is not None:
+        return None
+    if len(geometry.kernel_inputs.segments) > 1:
+        return None
+    product, _, lefts = _ways(kernel, product)
     return _shape(product, geometry, lefts) if _reads_columns(product) else None
 
 
-def _emit_special(kernel: ConvolutionKernel) -> tuple[int, int] | None:
-    """Defines the kernel where a convolution has a form of its own; its tiles and scratch bytes."""
-    return emit_depthwise(kernel) or emit_winograd(kernel)
+def _special(kernel: ConvolutionKernel) -> Callable[[], tuple[int, int]] | None:
+    """What defines the kernel where a convolution has a form of its own; its tiles and scratch
+    bytes."""
+    return depthwise(kernel) or winograd.of_tiles(kernel)
 
 
 def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) -> tuple[int, int]:
@@ -102,13 +111,14 @@ def _emit_product(kernel: ConvolutionKernel, cut: ConvolutionCut | None = None) 
         raise Uneven(f"{origin_of(kernel.geometry.op)}: features of a kernel lie in groups")
     product, usual, lefts = _ways(kernel, product)
     if _reads_columns(product):
-        shape = _shape(product, kernel.geometry, lefts)
-        cut = cut or choose_convolution.choose(shape, machine_of(product.target))
+        if cut is None:
+            shape = _shape(product, kernel.geometry, lefts)
+            cut = cuts_of(product.target).of_convolution(shape)
         return emit_product(module, name, replace(product, left=lefts[cut.way]), cut.blocking)
     if usual is None:
         return emit_product(module, name, product)
-    shape = blocking.at_hints(product.shape)
-    chunked = _of_chunks(shape, blocking.default(shape), usual)
+    shape = products.at_hints(product.shape)
+    chunked = _of_chunks(shape, products.default(shape), usual)
     return emit_product(module, name, replace(product, left=usual), chunked)
 
 
@@ -121,15 +131,15 @@ def _product(kernel: ConvolutionKernel) -> Product:
 
 def _reads_columns(product: Product) -> bool:
     """Whether columns lie as they are read."""
-    return not blocking.default(blocking.at_hints(product.shape)).pack_right
+    return not products.default(products.at_hints(product.shape)).pack_right
 
 
 def _shape(product: Product, geometry: Geometry, lefts: Sequence[LeftSide]) -> ConvolutionShape:
     """What decides how a convolution is cut whose columns are read in place."""
-    shape = blocking.at_hints(product.shape)
+    shape = products.at_hints(product.shape)
     if not shape.left_must_pack:
         row = shape.depth * shape.element_bytes
-        copied = blocking.padded_depth(shape.depth, shape.element_bytes) * shape.element_bytes
+        copied = products.padded_depth(shape.depth, shape.element_bytes) * shape.element_bytes
         in_place = (Unfolding(0.0, 0.0), Unfolding(copied, 1.0))
         return ConvolutionShape(shape, in_place, shape.outer * shape.rows * row, geometry.share)
     pixels = geometry.batch * math.prod(spatial.size for spatial in geometry.spatial)
@@ -143,7 +153,7 @@ def _shape(product: Product, geometry: Geometry, lefts: Sequence[LeftSide]) -> C
     return ConvolutionShape(shape, tuple(ways), image, geometry.share)
 
 
-def _of_chunks(shape: blocking.ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
+def _of_chunks(shape: ProductShape, cut: Blocking, lines: WindowLines) -> Blocking:
     """The blocking with as many rows in a tile, about, whose row blocks are chunks of lines."""
     unit, every = lines.chunk // lines.panel, -(-shape.rows // lines.panel)
     tile = cut.rows * cut.panels * cut.blocks // lines.panel  # its row panels
@@ -157,11 +167,11 @@ def _ways(
 ) -> tuple[Product, WindowLines | None, list[LeftSide]]:
     """The product, its windows as lines that neighbours share for panels of the usual rows, if that
     copies less, and all ways in which its rows are brought, in place and copied are two."""
-    left, shape = product.left, blocking.at_hints(product.shape)
+    left, shape = product.left, products.at_hints(product.shape)
     if not isinstance(left, WindowLeft | runs.WindowRuns):
         return product, None, [left] if left.packed else [left, left]
-    usual = blocking.default(shape)
-    mosts = {blocking.most_rows(shape, v, True) for v in blocking.vector_choices(shape)}
+    usual = products.default(shape)
+    mosts = {products.most_rows(shape, v, True) for v in products.vector_choices(shape)}
     found: dict[int, WindowLines] = {}
     for most in sorted({usual.rows} if usual.pack_right else mosts | {usual.rows}):
         cut = chunks(*left.inputs, most, left.planes)

@@ -9,8 +9,9 @@ features are innermost, vectors run along features (`channels`).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
@@ -30,9 +31,9 @@ _SUMS = 8  # accumulators at a time
 _OPEN_VECTORS = 2  # of a line whose length the call decides
 
 
-def emit_depthwise(kernel: ConvolutionKernel) -> tuple[int, int] | None:
-    """Defines the kernel; its tiles and scratch bytes. None where it is no such convolution, or one
-    of a form that the general way handles."""
+def depthwise(kernel: ConvolutionKernel) -> Callable[[], tuple[int, int]] | None:
+    """What defines the kernel; its tiles and scratch bytes. None where it is no such convolution,
+    or one of a form that the general way handles."""
     geometry, op, spatial = kernel.geometry, kernel.geometry.op, kernel.geometry.spatial
     if geometry.inputs != 1 or op.batch_group_count != 1 or geometry.groups == 1:
         return None
@@ -54,9 +55,9 @@ def emit_depthwise(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     if step * geometry.outputs != geometry.kernel_groups:
         return None
     if columns.output_step == 1 and columns.stride <= 2:
-        return form.emit_planes()
+        return form.emit_planes
     if geometry.result_feature_step == geometry.group_step == step == geometry.outputs == 1:
-        return emit_features(form)
+        return partial(emit_features, form)
     return None
 
 

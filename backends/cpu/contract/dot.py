@@ -12,19 +12,19 @@ from ....hlo.graph import Op, Region
 from ....hlo.ops.contraction import free_dims
 from ....hlo.types import F64
 from ....hlo.views import OperandView, Segment, align, merge, merged_depth, view_of
+from ....optimizer.cuts.products import Blocking
 from ... import llvm
 from ...llvm import elements
 from ..codegen import Target
 from . import inner
-from .blocking import Blocking
 from .epilogue import Epilogue
-from .grouped import emit_grouped
+from .grouped import emit_grouped, engine_for
 from .inner import InnerProducts, emit_inner_products
 from .left import LeftSide, PackedLeftSide
 from .operands import OperandArray
 from .product import Product, emit_product
 from .right import ContiguousColumns, DirectRight, GatheredRight, RightSide, TransposedRight
-from .stream import emit_stream
+from .stream import emit_stream, fits
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,14 @@ def emit_dot(
     if blocking is not None:
         raise CompilerBug(f"{origin_of(op)}: inner products have no blocking")
     return emit_inner_products(module, name, made)
+
+
+def is_narrow(product: Product) -> bool:
+    """Whether instructions for narrow numbers may compute it, or its weight may stream."""
+    elements = product.left.source.element, product.right.source.element
+    if engine_for(product.target, *elements, product.accumulator) is not None:
+        return True
+    return fits(product.target, elements[1], product.accumulator, product.rows)
 
 
 def product_of(

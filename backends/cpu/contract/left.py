@@ -8,8 +8,8 @@ from functools import partial
 
 from ....hlo.deciding import at_hint
 from ....hlo.views import Segment
+from ....optimizer.cuts.products import padded_depth
 from ... import llvm
-from .blocking import padded_depth
 from .operands import OperandArray, each_index, linear_strides, segment_offset
 
 Value = llvm.Value

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 from ....hlo.symbols import SymbolicDim
 from ....hlo.views import Segment
+from ....optimizer.cuts.convolutions import MOST_PACKED
+from ....optimizer.cuts.products import padded_depth, row_panels
 from ... import llvm
-from .blocking import padded_depth, row_panels
 from .left import LeftSide
 from .operands import OperandArray, linear_strides, unravel
 from .window import Position, Spatial, place, window_starts
@@ -32,7 +33,6 @@ _SAVED = 3 / 4  # of what unfolding copies, at most
 _MASKABLE = 256  # bits of a vector for which CPUs have masked loads
 _SHORT = 16  # vectors of a line
 MOST_PANELS = 16  # row panels of a row block
-MOST_PACKED = 19 << 15  # bytes of those that are packed: what workers may hold each
 
 
 class WindowLines(LeftSide):

@@ -16,10 +16,10 @@ from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.contraction import free_dims
 from ....hlo.views import view_of
+from ....optimizer.cuts.products import PANEL_VECTORS
 from ....optimizer.passes.encode import PackedWindows, Packing, stored_operand
 from ..codegen import Target
 from . import inner, stream, winograd_form
-from .blocking import PANEL_VECTORS
 from .dot import accumulator_of
 from .grouped import GROUP_COLUMNS, Engine, engine_for
 

@@ -3,9 +3,9 @@
     out[outer, row, column] =
         epilogue(sum over depth of left[outer, row, depth] * right[outer, depth, column])
 
-A `Blocking` says how rows, columns and depth are cut (blocking.py). Where the depth is cut, partial
-sums wait in the result, or in scratch if something follows them. The sum of an element is always
-formed in the same order, so any split of the tiles over workers gives the same bits.
+A `Blocking` says how rows, columns and depth are cut (`optimizer/cuts/`). Where the depth is cut,
+partial sums wait in the result, or in scratch if something follows them. The sum of an element is
+always formed in the same order, so any split of the tiles over workers gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from functools import partial
 from ....hlo.deciding import at_hint
 from ....hlo.errors import CompilerBug
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.cuts import products
+from ....optimizer.cuts.products import Blocking, ProductShape
 from ... import llvm
 from ..codegen import Target
-from ..machines import machine_of
-from . import blocking
-from .blocking import Blocking, ProductShape
-from .choose import choose
+from ..machines import cuts_of
 from .epilogue import Epilogue
 from .left import LeftSide
 from .micro import (
@@ -92,14 +91,13 @@ class Product:
 def emit_product(
     module: llvm.Module, name: str, product: Product, cut: Blocking | None = None
 ) -> tuple[int, int]:
-    """Defines the kernel `name`, cut as said or as `choose` says; its tiles and scratch bytes."""
+    """Defines the kernel `name`, cut as said or as predicted best; its tiles and scratch bytes."""
     shape = product.shape
     if cut is None:
-        usual = blocking.at_hints(shape)
-        cut = blocking.streaming(usual) or choose(usual, machine_of(product.target))
-    elif reason := blocking.problem(blocking.at_hints(shape), cut):
+        cut = cuts_of(product.target).of_product(products.at_hints(shape))
+    elif reason := products.problem(products.at_hints(shape), cut):
         raise CompilerBug(f"{cut} is no blocking of {shape}: {reason}")
-    return _ProductEmitter(module, name, product, blocking.opened(shape, cut)).emit()
+    return _ProductEmitter(module, name, product, products.opened(shape, cut)).emit()
 
 
 class _ProductEmitter:
@@ -109,24 +107,24 @@ class _ProductEmitter:
         self.module, self.name, self.product, self.cut = module, name, product, cut
         self.shape = shape = product.shape
         self.steps = shape.depth
-        self.panels, self.size, self.larger = blocking.row_panels(product.rows, cut.rows)
+        self.panels, self.size, self.larger = products.row_panels(product.rows, cut.rows)
         self.open = isinstance(product.rows, SymbolicDim)
         self.most = self.size + (self.larger > 0)
         # Rows of micro-kernels for fewer rows than a panel's.
-        self.rest = blocking.rest_heights(product.rows, cut.rows, cut.vectors) if self.open else ()
+        self.rest = products.rest_heights(product.rows, cut.rows, cut.vectors) if self.open else ()
         self.blocks = -(-self.panels // cut.panels)
         self.left, self.right = product.left, product.right
         if cut.pack_left and not self.left.packed:
             self.left = self.left.copied(product.depth, cut.panels * self.most, product.lanes)
         if cut.pack_right and not self.right.packed:
             self.right = self.right.copied()
-        self.parts = blocking.scratch_parts(shape, cut)
+        self.parts = products.scratch_parts(shape, cut)
         self.width = cut.vectors * product.lanes
         self.columns = ColumnGroups(ColumnGroup(product.lanes, cut.vectors), product.columns)
         self.groups = self.columns.count
-        self.cut_depth = blocking.cuts_depth(shape, cut)
+        self.cut_depth = products.cuts_depth(shape, cut)
         # Panels that only one row block reads are packed when it needs them, all in one place.
-        kept = blocking.panels_kept(shape, cut)
+        kept = products.panels_kept(shape, cut)
         # The first row panel packs columns while it is computed, if vectors can be copied so.
         plain = not product.right.packed and shape.even_depth
         self.packs_along = cut.pack_right and plain and not self.cut_depth
@@ -496,7 +494,7 @@ class _GroupEmitter:
         """Bytes ahead that a right side is fetched of which every element is used once."""
         whole = self.whole
         once = at_hint(whole.panels) <= 2 and not self.cut.pack_right and not self.group.partial
-        if not once or not blocking.streamed(blocking.at_hints(whole.shape)):
+        if not once or not products.streamed(products.at_hints(whole.shape)):
             return 0
         if whole.cut_depth and self.depth[0].right > self.group.columns:
             # Rows of the right side, read side by side: the next ones, where this group is.

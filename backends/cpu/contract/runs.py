@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from ....hlo.deciding import at_hint, surely_at_most
 from ....hlo.symbols import SymbolicDim
 from ....hlo.views import Segment
+from ....optimizer.cuts.products import padded_depth
 from ... import llvm
-from .blocking import padded_depth
 from .left import LeftSide
 from .operands import OperandArray, constant_mask, linear_strides, unravel
 from .window import Position, Spatial, place, window_starts

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.views import Segment
+from ....optimizer.cuts.products import padded_depth
 from ... import llvm
-from .blocking import padded_depth
 from .left import LeftSide
 from .operands import ColumnGroup, OperandArray, Phases, linear_strides, not_negative, unravel
 from .right import RightSide

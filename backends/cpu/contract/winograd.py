@@ -20,13 +20,19 @@ finite; then the results of the block are summed again without any transform.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....hlo.deciding import at_hint, larger
 from ....hlo.symbols import SymbolicDim
 from ....hlo.views import Segment, merge
+from ....optimizer.cuts.products import (
+    PANEL_VECTORS,
+    largest_rows,
+    padded_depth,
+    rest_heights,
+    row_panels,
+)
 from ... import llvm
-from .blocking import PANEL_VECTORS, largest_rows, padded_depth, rest_heights, row_panels
 from .epilogue import Epilogue
 from .geometry import ConvolutionKernel
 from .micro import (
@@ -55,8 +61,8 @@ _LINES = ((0,), (3,), (1, 2))  # of places: those whose weights are transformed 
 _PLANES = 8  # of transformed weights, at most
 
 
-def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
-    """Defines the kernel; its tiles and scratch bytes. None where weights are not stored so."""
+def of_tiles(kernel: ConvolutionKernel) -> Callable[[], tuple[int, int]] | None:
+    """What defines the kernel; its tiles and scratch bytes. None where weights lie otherwise."""
     geometry, lanes = kernel.geometry, kernel.lanes
     if not applies(geometry.op, lanes):
         return None
@@ -87,7 +93,7 @@ def emit_winograd(kernel: ConvolutionKernel) -> tuple[int, int] | None:
     image = kernel.source(geometry.input, outer, shift)
     if found != wanted or geometry.input_step != 1 or not image.plain:
         return None
-    return _WinogradEmitter(kernel, image, width, step).emit()
+    return lambda: _WinogradEmitter(kernel, image, width, step).emit()
 
 
 class _WinogradEmitter:

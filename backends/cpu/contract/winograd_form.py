@@ -9,8 +9,8 @@ from ....hlo.deciding import at_hint
 from ....hlo.graph import Op, Value
 from ....hlo.ops.convolution import window_attributes
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.cuts.products import PANEL_VECTORS, padded_depth
 from ....optimizer.passes.encode import Packing
-from .blocking import PANEL_VECTORS, padded_depth
 
 PLACES = 16  # of a transformed tile
 TAPS = 9

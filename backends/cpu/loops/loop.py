@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ....hlo.deciding import at_hint, surely_below
 from ....hlo.graph import Region
-from ....optimizer.cost import assumed
+from ....optimizer.cuts.loops import (
+    Common,
+    LoopBlocking,
+    LoopPass,
+    LoopShape,
+    RowsDown,
+    RowsInCommon,
+    likely,
+)
 from ... import llvm
 from ...llvm.elementwise import ElementEmitter, Mask
 from ...llvm.index import SAME, Affine, LoopAxis, delinear, number, of_axis
@@ -31,14 +38,12 @@ from ...plain.frame import (
 )
 from ...plain.probe import ProbedAccess, argument
 from ..codegen import Target
-from ..machines import machine_of
+from ..machines import cuts_of
 from . import transpose
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
+from .work import for_several, operations
 
-_NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
 _FEW = 8  # elements of a row that is no vector
 _VECTORS_DOWN = 16  # of rows, of a tile
-_MOST_ROWS = 64  # that are gone down at a time, where they have outer positions in common
 
 
 def takes(region: Region) -> bool:
@@ -57,15 +62,16 @@ def emit(
     tiles = 0
     if all(root.tensor.size for root in region.results):
         for box in boxes(region):
-            own = cut or choose(_shape(region, target, box), machine_of(target))
+            own = cut or cuts_of(target).of_loop(_shape(region, target, box))
             tiles += _box(frame, target, emitter, region, box, tiles, own)
     work = cost(region) * at_hint(region.results[0].tensor.size) / 8
     return frame.finish(tiles, flops, work=work)
 
 
-def shape_of(region: Region, target: Target) -> LoopShape:
-    """What decides how the kernel's largest box is cut."""
-    return _shape(region, target, max(boxes(region), key=lambda box: at_hint(math.prod(box.sizes))))
+def shape_of(region: Region, target: Target) -> LoopShape | None:
+    """What decides how the kernel is cut; None where it has several boxes, each cut alone."""
+    found = boxes(region)
+    return _shape(region, target, found[0]) if len(found) == 1 else None
 
 
 def _shape(region: Region, target: Target, box: IndexBox) -> LoopShape:
@@ -132,9 +138,9 @@ def _box(
             frame.store_roots(emitter, region, index, lanes, mask)
 
     cuts = inner, width, unroll
-    down = _RowsDown(0, 0.0)
+    down = RowsDown(0, 0.0)
     if blocks == 1 and surely_below(1, rows):
-        down = _rows_down(region, box, inner, width, stride)
+        down = _in_common(region, box).down(width, stride)
     if down.block:
         tiles = rows // down.block
     with tile_range(frame, first, tiles) as (low, high):
@@ -200,49 +206,29 @@ def _down(
     return tiles
 
 
-class _RowsDown(NamedTuple):
-    """Of how many rows at a time the first elements are computed, then the next ones, so that what
-    rows have in common is computed once for them, and what that gains for each row. block: rows
-    that have all but their last outer position in common; 0: all of a range."""
+def _in_common(region: Region, box: IndexBox) -> RowsInCommon:
+    """What the rows of a box have in common, and the elements of each."""
+    last, line = frozenset(box.groups[-1]), frozenset(box.groups[-2])
+    kinds, loads = box.found.dims.items(), dict.fromkeys(box.found.loads)
+    rows = frozenset(d for group in box.groups[:-1] for d in group)
 
-    block: int
-    gain: float
+    def common(changing: frozenset[int]) -> Common:
+        """What no dim of `changing` decides, but elements of a row differ in."""
 
-
-def _rows_down(region: Region, box: IndexBox, inner: int, width: int, stride: int) -> _RowsDown:
-    """The best way to go down rows; a gain of 0 where elements of a row come one after the other:
-    then what they have in common is computed once, which else is computed again for each stride.
-    Rows are short, so that what is read together lies near."""
-    bytes = likely(inner) * max(root.element.itemsize for root in region.results)
-    if bytes > _NEAR:
-        return _RowsDown(0, 0.0)
-    kinds, last = box.found.dims.items(), frozenset(box.groups[-1])
-    alike = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if dims and not dims & last)
-    again = 1 - stride / max(stride, likely(inner))
-    lost = (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
-
-    def gain(changing: frozenset[int]) -> float:
-        """Of computing once what no dim of `changing` decides."""
-
-        def is_common(dims: frozenset[int]) -> bool:
+        def found(dims: frozenset[int]) -> bool:
             return bool(dims & last) and not dims & changing
 
-        common = assumed.LOOP_SIMPLE * sum(weight(op) for op, dims in kinds if is_common(dims))
-        for load in dict.fromkeys(box.found.loads):
-            if is_common(load.dims) and _is_gathered(load, box):
-                common += assumed.LOOP_GATHERED * width
-        return common * stride / width - lost
+        return Common(
+            sum(weight(op) for op, dims in kinds if found(dims)),
+            sum(_is_gathered(load, box) for load in loads if found(load.dims)),
+        )
 
-    rows = frozenset(d for group in box.groups[:-1] for d in group)
-    found = [_RowsDown(0, max(0.0, gain(rows)))]
-    innermost = next((n for d in reversed(box.groups[-2]) if (n := box.sizes[d]) != 1), 1)
-    if isinstance(innermost, int):  # no row of a block differs from another in a dim further out
-        most = min(_MOST_ROWS, max(1, _NEAR * _MOST_ROWS // 4 // max(1, bytes)))
-        block = max(n for n in range(1, most + 1) if innermost % n == 0)
-        if block > 1:
-            each = gain(frozenset(box.groups[-2])) * (1 - 1 / block)
-            found.append(_RowsDown(block, each))
-    return max(found, key=lambda one: one.gain)
+    innermost = box.sizes[_innermost(box, box.groups[-2])]
+    return RowsInCommon(
+        likely(box.extents()[-1]), max(root.element.itemsize for root in region.results),
+        sum(weight(op) for op, dims in kinds if dims and not dims & last),
+        common(rows), common(line), innermost if isinstance(innermost, int) else 1,
+    )  # fmt: skip
 
 
 def _is_gathered(load: ProbedAccess, box: IndexBox) -> bool:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 from ....hlo.deciding import at_hint
 from ....hlo.graph import Region
+from ....optimizer.cuts.loops import LoopBlocking, LoopPass, LoopShape, likely
 from ... import llvm
 from ...llvm.elements import Register
 from ...llvm.elementwise import Mask
@@ -22,8 +23,8 @@ from ...plain.frame import Frame, computable, cost, lanes_for, read_bytes, tile_
 from ...plain.monoid import Reduction, flat, nested, spread, unflat
 from ...plain.probe import collapse, probe
 from ..codegen import Target
-from ..machines import machine_of
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
+from ..machines import cuts_of
+from .work import for_several, operations
 
 LONG = 1024  # terms that one accumulator of a long sum takes before it is added to the others
 
@@ -80,7 +81,7 @@ class _ReduceEmitter:
     @functools.cached_property
     def cut(self) -> LoopBlocking:
         """How a kernel that reads anything is cut."""
-        return self.given or choose(self.shape, machine_of(self.target))
+        return self.given or cuts_of(self.target).of_loop(self.shape)
 
     @property
     def along(self) -> bool:

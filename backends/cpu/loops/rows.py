@@ -8,12 +8,14 @@ machine's description alone, never on how many workers there are.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 from ....hlo.deciding import at_hint, larger, surely_at_most
 from ....hlo.graph import Region, Value
 from ....hlo.symbols import SymbolicDim
+from ....optimizer.cuts.loops import LoopBlocking, LoopPass, LoopShape, likely
 from ....optimizer.fusable import outer_rank
 from ... import llvm
 from ...llvm import elements
@@ -33,8 +35,8 @@ from ...plain.frame import (
 from ...plain.monoid import Reduction, flat, unflat
 from ...plain.passes import RowPass, cone, plan
 from ..codegen import Target
-from ..machines import machine_of
-from .blocking import LoopBlocking, LoopPass, LoopShape, choose, for_several, likely, operations
+from ..machines import cuts_of
+from .work import for_several, operations
 
 MAXIMUM_STRAIGHT = 500  # instructions, roughly, of a short row without loops
 
@@ -50,7 +52,7 @@ class _RowsEmitter:
         self.rows = region.results[0].dims[:outer]
         self.width = lanes_for(target, region)
         self.passes = plan(region, outer, self.straight)
-        self.cut = cut or choose(self.shape, machine_of(target))
+        self.cut = cut or cuts_of(target).of_loop(self.shape)
         if self.cut.lanes != self.width:
             self.width = self.cut.lanes
             self.passes = plan(region, outer, self.straight)
@@ -85,7 +87,7 @@ class _RowsEmitter:
 
     # Passes.
 
-    @property
+    @functools.cached_property
     def shape(self) -> LoopShape:
         """What decides how the kernel is cut."""
         region, target = self.region, self.target

@@ -21,7 +21,7 @@ from ...plain.boxes import Crossing, IndexBox
 from ...plain.frame import Frame, steps, tile_range
 
 if TYPE_CHECKING:
-    from .blocking import LoopBlocking
+    from ....optimizer.cuts.loops import LoopBlocking
 
 
 class _StagedBlocks(ElementEmitter):

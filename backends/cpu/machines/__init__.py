@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from ....hlo.errors import UserError
+from ....optimizer.cuts.choose import Cuts
 from ....optimizer.machine import Machine, digest, from_json, read_machine, to_json
 from ...cache import cache_folder
 from ..codegen import Target
@@ -38,6 +39,11 @@ def machine_of(target: Target) -> Machine:
     if target.architecture == "aarch64":
         return typical("neon")
     return typical({512: "avx512", 256: "avx2"}.get(target.vector_bits, "baseline"))
+
+
+def cuts_of(target: Target) -> Cuts:
+    """How kernels for a target are cut."""
+    return Cuts(machine_of(target))
 
 
 def find(choice: str | None) -> Machine | None:

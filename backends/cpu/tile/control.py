@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ....hlo.graph import Op, Region, Value
+from ....optimizer.tiles.steps import BodyBlock, BodyStep
 from ... import llvm
 from ...llvm import elements
-from .cut import BodyBlock, BodyStep
 from .scope import BlockScope, ValuePlace
 
 if TYPE_CHECKING:

@@ -17,16 +17,16 @@ from ....hlo.graph import Op, Value
 from ....hlo.offsets import Offset
 from ....hlo.symbols import Dim
 from ....optimizer.overwriting import may_overwrite, tiles_may_overwrite
+from ....optimizer.tiles.steps import BodyBlock, BodyStep, Cutter
 from ... import llvm
 from ...llvm import arithmetic, elements
 from ...llvm.target import KernelCode
 from ..codegen import Target
 from .arena import Arena
 from .control import CONTROL
-from .cut import BodyBlock, BodyStep, Cutter
 from .layout import swap_operands
 from .moves import TileMove, move_of
-from .nests import EmitNest, Nest, Nests, view_of
+from .nests import EMITTERS, EmitNest, Nest, Nests, view_of
 from .parting import Parting
 from .scope import BlockScope, Finish, ValuePlace
 from .windows import WindowFacts, contiguous, offsets_of
@@ -52,7 +52,7 @@ class Driver:
         kernel = kernel.with_operands(kernel.operands, [self.region, *kernel.regions[1:]])
         self.kernel, self.target = kernel, target
         self.windows = WindowFacts(kernel)
-        self.cutter = Cutter(kernel, self.windows.masks, self.windows.idle)
+        self.cutter = Cutter(kernel, EMITTERS, self.windows.masks, self.windows.idle)
         self.module = target.module()
         self.f = self.module.kernel(SYMBOL)
         self.nests = Nests(self.module, target, emit_nest)

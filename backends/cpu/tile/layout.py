@@ -64,7 +64,7 @@ def hoisted(region: Region) -> Region:
         bodies = []
         for body in op.regions:
             fixed: list[Op] = []
-            if op.name in ("tile_for", "while"):
+            if op.definition.loops:
                 inner = set(body.arguments).union(*(set(one.results) for one in body.ops))
                 fixed = [
                     one

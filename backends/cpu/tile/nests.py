@@ -11,17 +11,20 @@ from ....hlo.deciding import largest
 from ....hlo.graph import Op, Value, arguments
 from ....hlo.regions import inline
 from ....hlo.symbols import Dim, SymbolicDim
+from ....optimizer.cuts import products
+from ....optimizer.cuts.products import Blocking, ProductShape
+from ....optimizer.tiles.steps import NestEmitters
 from ... import llvm
+from ...llvm import arithmetic
 from ...llvm.target import KernelCode
 from ...plain.composite import merged, renamed
 from .. import contract
 from ..codegen import Target
-from ..contract import blocking
-from ..contract.blocking import Blocking, ProductShape
 from . import columns
 from .moves import TileMove, emit_move
 
 EmitNest = Callable[[Op, Target], KernelCode]
+EMITTERS = NestEmitters(arithmetic.supports, columns.fits)
 
 
 class NestView(NamedTuple):
@@ -145,7 +148,7 @@ def viewed(op: Op, views: Sequence[NestView | None]) -> Op:
 
 def one_tile(shape: ProductShape) -> Blocking:
     """The default blocking of a product, as one tile: one worker computes all of a nest."""
-    cut = blocking.default(shape)
-    panels = blocking.row_panels(shape.rows, cut.rows)[0]
+    cut = products.default(shape)
+    panels = products.row_panels(shape.rows, cut.rows)[0]
     groups = -(-shape.columns // (cut.vectors * shape.lanes))
     return replace(cut, panels=panels, blocks=1, groups=groups)

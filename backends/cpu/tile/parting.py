@@ -9,11 +9,11 @@ from ....hlo.deciding import current, decided_by
 from ....hlo.graph import Region, Value
 from ....hlo.offsets import Offset
 from ....hlo.symbols import Atom, Dim, SymbolicDim, symbols_of
+from ....optimizer.tiles.steps import BodyBlock, Cutter
 from ....optimizer.windows import unshaped
 from ... import llvm
 from .control import fresh
-from .cut import BodyBlock, Cutter
-from .nests import view_of
+from .nests import EMITTERS, view_of
 from .parts import PartialDim, parts_of
 from .scope import BlockScope, Finish, ValuePlace
 from .windows import WindowFacts
@@ -37,7 +37,7 @@ class Parting:
             return
         with decided_by(found.decisions):
             self.windows = WindowFacts(found.kernel)
-            self.cutter = Cutter(found.kernel, idle=found.idle)
+            self.cutter = Cutter(found.kernel, EMITTERS, idle=found.idle)
             self.blocks = {block.region: block for block in _blocks(self.cutter.cut())}
         # Whether whole tiles would save nothing: no window, no mask of parts has to be looked at.
         self.exact = all(

@@ -46,7 +46,8 @@ class WindowFacts:
                     visit(inner)
                 if op.name == "compare" and op.result.rank:
                     self._mask(op, chains[region])
-                if op.name in ("tile_load", "tile_store") and not self.proven(op):
+                moves = op.definition.loads or op.definition.stores
+                if moves and not op.definition.numbered and not self.proven(op):
                     home = self.decided(map(self.offsets.of, offsets_of(op)), chains[region])
                     if home is not None and fits(op):
                         tests.setdefault(home, []).append(op)

@@ -210,7 +210,7 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
             return True
         if op is None:
             return False
-        if op.name in ("and", "broadcast_in_dim", "reshape", "transpose"):
+        if op.name == "and" or op.definition.views:
             return all(map(self.known, op.operands))
         return is_splat(op) and value.element.is_bool and bool(splat_of(value))
 
@@ -334,7 +334,7 @@ class FragmentEvaluator(TileEvaluator[FragmentLayout, LazyTile, FragmentScope]):
         inner, _ = layout.operand(op)
         operand, factor = resolved(op.operands[0], self.known), 1.0
         assert reduction.single is not None
-        extreme = reduction.single.name in ("maximum", "minimum")
+        extreme = reduction.single.definition.idempotent
         scaled = multiple_of(operand) if extreme else None
         if scaled is not None and scaled[1] > 0 and op.result.element is F32:
             operand, factor = scaled  # the largest of products is the product of the largest

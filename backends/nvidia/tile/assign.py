@@ -32,7 +32,12 @@ THREADS = 256
 
 def moves_dims(op: Op) -> bool:
     """Whether each element of the operand is one of the result's."""
-    return op.name in ("reshape", "transpose")
+    return op.definition.views == "once"
+
+
+def repeats(op: Op) -> bool:
+    """Whether any thread has its elements without a conversion: numbers, and what is repeated."""
+    return is_splat(op) or op.name == "iota" or op.definition.views == "repeated"
 
 
 class Assignment:
@@ -104,7 +109,7 @@ class Assignment:
 
     def is_flexible(self, op: Op) -> bool:
         """Whether the value is made in any layout at no cost worth a conversion."""
-        if is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
+        if repeats(op):
             return True
         moves = moves_dims(op) or is_elementwise(op)
         return moves and op.result not in self.tile_layouts
@@ -208,7 +213,7 @@ class Assignment:
             self._op(op)
 
     def _op(self, op: Op) -> None:
-        if op.name in ("tile_for", "while"):
+        if op.definition.loops:
             self._loop(op)
         elif op.definition.flow == "branch":
             self._branches(op)
@@ -218,7 +223,7 @@ class Assignment:
             self._scalars(op)
         elif op.definition.loads:
             self._loads.append(op.result)
-        elif is_splat(op) or op.name in ("iota", "broadcast_in_dim"):
+        elif repeats(op):
             pass
         elif moves_dims(op):
             self._move(op)
@@ -226,7 +231,7 @@ class Assignment:
             self._reduce(op)
         elif op in self.products:
             self.tile_layouts[op.result] = self.products[op].sums
-        elif op.name in ("dot_general", "convolution"):
+        elif op.definition.pattern == "contract":
             self.tile_layouts[op.result] = patches(op.result.dims, self.threads)
         elif is_elementwise(op):
             self._elementwise(op)

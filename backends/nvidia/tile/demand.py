@@ -108,7 +108,7 @@ class Demand:
         a = self.assignment
         if op in a.fused.values() or op in a.skipped or op in a.direct:
             return
-        if op.name in ("dot_general", "convolution") or op in a.fused:
+        if op.definition.pattern == "contract" or op in a.fused:
             self.contraction(op)
         elif op.name == "tile_for":
             self.loop(op)
@@ -123,7 +123,7 @@ class Demand:
                 self.block_wide(op)
         elif a.is_flexible(op):
             pass
-        elif is_elementwise(op) or op.name in ("reshape", "transpose"):
+        elif is_elementwise(op) or op.definition.views == "once":
             self.made(op, self.layout(op.result))
         elif op.name == "constant":
             pass
@@ -251,7 +251,7 @@ class Demand:
     def made(self, op: Op, layout: DistributedLayout) -> None:
         """The operands of an operation that is computed in a layout."""
         operands = [value for value in op.operands if value.rank]
-        if op.name in ("broadcast_in_dim", "transpose", "reshape"):
+        if op.definition.views:
             source = layout.operand(op)
             if operands and source is not None:
                 self.asked(operands[0], source[0])

@@ -80,4 +80,4 @@ def backend(name: str, options: Options, tuner: Tuner | None = None) -> Backend:
     return backend_of(target, name, options, tuner)
 
 
-BACKEND = Plugin("cpu:c", backend)
+BACKEND = Plugin("cpu:c", backend, api=2)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from girih.backends.cpu import codegen, contract
-from girih.backends.cpu.contract import blocking
-from girih.backends.cpu.contract.blocking import Blocking
 from girih.hlo.build import Builder, make_op
 from girih.hlo.errors import CompilerBug
 from girih.hlo.graph import Op
 from girih.hlo.types import F32, TensorType
+from girih.optimizer.cuts import products
+from girih.optimizer.cuts.products import Blocking
 
 from ...levels import levels
 from .harness import Kernel
@@ -108,9 +108,9 @@ def test_every_eligible_blocking(
     if shape is None:  # inner products are not cut
         check(op, None, turned, target)
         return
-    cuts = blocking.candidates(shape)
-    cut = blocking.blocking_of(cuts[int(place * len(cuts))])
-    assert blocking.problem(shape, cut) is None
+    cuts = products.candidates(shape)
+    cut = products.blocking_of(cuts[int(place * len(cuts))])
+    assert products.problem(shape, cut) is None
     check(op, cut, turned, target)
 
 
@@ -121,7 +121,7 @@ def test_every_eligible_blocking(
 @pytest.mark.parametrize("residual", [False, True])
 def test_depth_blocks(depth: int, pack_left: bool, pack_right: bool, residual: bool) -> None:
     op = product(61, 300, 170, residual=residual)
-    rows = blocking.largest_rows(codegen.host_target().vector_registers, 2)
+    rows = products.largest_rows(codegen.host_target().vector_registers, 2)
     check(op, Blocking(rows, 2, depth, 2, 2, 3, pack_left, pack_right))
 
 
@@ -133,18 +133,18 @@ def test_default_and_chosen(rows: int, turned: tuple[bool, bool]) -> None:
     shape = contract.shape_of(op, codegen.host_target())
     check(op, None, turned)
     if shape is not None:
-        check(op, blocking.default(shape), turned)
+        check(op, products.default(shape), turned)
 
 
 def test_candidates_hold_what_is_chosen() -> None:
     shape = contract.shape_of(product(128, 768, 512), codegen.host_target())
     assert shape is not None
-    cuts = blocking.candidates(shape)
+    cuts = products.candidates(shape)
     assert len(cuts) == len(np.unique(cuts)) > 100
-    assert all(blocking.problem(shape, blocking.blocking_of(cut)) is None for cut in cuts)
-    sizes = blocking.scratch_bytes(shape, cuts)
+    assert all(products.problem(shape, products.blocking_of(cut)) is None for cut in cuts)
+    sizes = products.scratch_bytes(shape, cuts)
     for cut, size in list(zip(cuts, sizes, strict=True))[::97]:
-        assert sum(blocking.scratch_parts(shape, blocking.blocking_of(cut))) <= size + 3 * 64
+        assert sum(products.scratch_parts(shape, products.blocking_of(cut))) <= size + 3 * 64
 
 
 def test_rows_that_share_the_sets_of_a_cache() -> None:
@@ -153,11 +153,11 @@ def test_rows_that_share_the_sets_of_a_cache() -> None:
     for depth, together in ((1024, True), (1000, False)):
         shape = contract.shape_of(product(512, depth, 512), target)
         assert shape is not None
-        assert blocking.crowded(shape) is together
-        cuts = blocking.candidates(shape)
+        assert products.crowded(shape) is together
+        cuts = products.candidates(shape)
         in_place = cuts["rows"][~cuts["pack_left"]].max()
         assert in_place <= 8 or not together
-        assert blocking.default(shape).rows <= in_place
+        assert products.default(shape).rows <= in_place
         copied = cuts["rows"][cuts["pack_left"]]
         assert not len(copied) or copied.max() >= in_place
 
@@ -171,7 +171,7 @@ def test_a_blocking_that_does_not_fit_is_refused(change: dict[str, int]) -> None
     shape = contract.shape_of(op, codegen.host_target())
     assert shape is not None
     vectors = min(2, shape.registers // 8)
-    rows = blocking.largest_rows(shape.registers, vectors)
+    rows = products.largest_rows(shape.registers, vectors)
     cut = Blocking(rows, vectors, 64, 1, 1, 1, False, False)
     contract.emit(op, codegen.host_target(), cut)
     with pytest.raises(CompilerBug, match="is no blocking of"):

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen, machines
-from girih.backends.cpu.loops import blocking, loop, reduce, rows
+from girih.backends.cpu.loops import loop, reduce, rows
 from girih.hlo.build import build_module
 from girih.hlo.graph import Region
 from girih.hlo.interpret import interpret
 from girih.hlo.types import F32, I32, TensorType
 from girih.optimizer.cost.construct import ranked, score
+from girih.optimizer.cuts import loops
 
 from .harness import compiled
 
@@ -50,7 +51,7 @@ def parts(name, target):
     dims, formula, room = CASES[name]
     module = build_module([TensorType(dims, F32)], lambda b, x: [formula(b, x)])
     region = Region(module.body.arguments, module.body.ops, module.body.results)
-    return module, blocking.LoopProblem(room.shape_of(region, target)), region, room.emit
+    return module, loops.LoopProblem(room.shape_of(region, target)), region, room.emit
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -69,7 +70,7 @@ def test_sums_begin_with_their_initial_zero(length):
     target = codegen.host_target()
     module = build_module([TensorType((5, length), F32)], lambda b, x: [total(b, x, 1)])
     region = Region(module.body.arguments, module.body.ops, module.body.results)
-    problem = blocking.LoopProblem(rows.shape_of(region, target))
+    problem = loops.LoopProblem(rows.shape_of(region, target))
     x = np.full((5, length), -0.0, np.float32)
     for cut, found in results(problem, region, rows.emit, target, x, (5,)):
         assert not np.signbit(found).any(), cut
@@ -77,7 +78,7 @@ def test_sums_begin_with_their_initial_zero(length):
 
 def results(problem, region, emit, target, x, dims):
     """Each cut that has code of its own, with what it computes."""
-    cuts = [blocking.blocking_of(row) for row in problem.configurations]
+    cuts = [loops.blocking_of(row) for row in problem.configurations]
     texts = set()
     for cut in cuts:
         code = emit(region, target, 0.0, cut)
@@ -96,7 +97,7 @@ def results(problem, region, emit, target, x, dims):
 def test_cuts_make_different_kernels(name):
     avx2 = codegen.level_target("avx2")
     _, problem, region, emit = parts(name, avx2)
-    cuts = [blocking.blocking_of(row) for row in problem.configurations]
+    cuts = [loops.blocking_of(row) for row in problem.configurations]
     assert len({emit(region, avx2, 0.0, cut).ir_text for cut in cuts}) > 3
 
 
@@ -115,10 +116,10 @@ def test_predictions_are_finite_and_the_same_each_time(name):
 def test_kernels_get_the_cut_that_is_predicted_best(name):
     target = codegen.host_target()
     _, problem, region, emit = parts(name, target)
-    best = blocking.choose(problem.shape, machines.machine_of(target))
+    best = loops.choose(problem.shape, machines.machine_of(target))
     assert emit(region, target, 0.0).ir_text == emit(region, target, 0.0, best).ir_text
     first = ranked(problem, machines.machine_of(target))[0][0]
-    assert blocking.blocking_of(first) == best
+    assert loops.blocking_of(first) == best
 
 
 def test_shapes_say_what_kernels_do():
@@ -149,5 +150,7 @@ def test_rows_that_no_cut_divides_are_one_tile():
     target = codegen.host_target()
     module = build_module([TensorType((9, 100), F32)], lambda b, x: [b("multiply", x, x)])
     region = Region(module.body.arguments, module.body.ops, module.body.results)
-    cut = blocking.LoopBlocking(loop.shape_of(region, target).lanes, 1, 4, 900)
+    shape = loop.shape_of(region, target)
+    assert shape is not None
+    cut = loops.LoopBlocking(shape.lanes, 1, 4, 900)
     assert loop.emit(region, target, 0.0, cut).tiles == 1

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import machines
-from girih.backends.cpu.contract import blocking, choose
-from girih.backends.cpu.contract.blocking import ProductShape
 from girih.optimizer.cost.construct import ranked, score
 from girih.optimizer.cost.model import Features, Traffic
+from girih.optimizer.cuts import product_prices, products
+from girih.optimizer.cuts.products import ProductShape
 
 MACHINE = machines.typical("avx512")
 FIELDS = np.dtype([("size", np.int64)])
@@ -69,32 +69,32 @@ def test_ranking_is_by_predicted_time():
 
 @pytest.mark.parametrize("product", SHAPES)
 def test_every_candidate_is_legal_and_fits(product):
-    every = blocking.candidates(product)
+    every = products.candidates(product)
     assert len(every) == len(np.unique(every)) > 0
     for row in every[:: max(1, len(every) // 300)]:
-        cut = blocking.blocking_of(row)
-        assert blocking.problem(product, cut) is None, cut
-    problem = choose.ProductProblem(product)
+        cut = products.blocking_of(row)
+        assert products.problem(product, cut) is None, cut
+    problem = product_prices.ProductProblem(product)
     scores = score(problem, every, MACHINE)
     assert np.isfinite(scores.time).all() and (scores.time > 0).all()
     assert (scores.area >= scores.time / MACHINE.executors * (1 - 1e-9)).any()
     # No prediction is faster than the machine.
     limit = 2.0 * product.outer * product.rows * product.columns * product.depth
-    assert scores.area.min() >= limit / choose.unit_of(product, MACHINE).flops
+    assert scores.area.min() >= limit / product_prices.unit_of(product, MACHINE).flops
 
 
 @pytest.mark.parametrize("product", SHAPES)
 @pytest.mark.parametrize("level", ["avx512", "neon"])
 def test_the_choice_is_legal_and_always_the_same(product, level):
     machine = machines.typical(level)
-    chosen = choose.choose(product, machine)
-    assert blocking.problem(product, chosen) is None
-    choose.choose.cache_clear()
-    assert choose.choose(product, machine) == chosen
+    chosen = product_prices.choose(product, machine)
+    assert products.problem(product, chosen) is None
+    product_prices.choose.cache_clear()
+    assert product_prices.choose(product, machine) == chosen
 
 
 def test_a_machine_with_small_caches_gets_smaller_blocks():
-    problem = choose.ProductProblem(shape(1024, 1024, 1024))
+    problem = product_prices.ProductProblem(shape(1024, 1024, 1024))
 
     def block(level):
         best = ranked(problem, machines.typical(level), 1)[0][0]
@@ -106,4 +106,4 @@ def test_a_machine_with_small_caches_gets_smaller_blocks():
 
 def test_empty_products_have_a_blocking():
     product = shape(4, 8, 0)
-    assert choose.choose(product, MACHINE) == blocking.default(product)
+    assert product_prices.choose(product, MACHINE) == products.default(product)

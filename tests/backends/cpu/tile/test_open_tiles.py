@@ -10,7 +10,6 @@ import pytest
 
 import girih
 from girih.backends.cpu import codegen, kernels
-from girih.backends.cpu.tile.cut import unmasked
 from girih.backends.cpu.tile.nests import view_of
 from girih.backends.cpu.tile.parts import parts_of
 from girih.backends.cpu.tile.windows import WindowFacts
@@ -24,6 +23,7 @@ from girih.hlo.specialize import specialized
 from girih.hlo.symbols import SymbolicDim
 from girih.hlo.types import F32, I32, TensorType
 from girih.optimizer.coverage import decisions_about
+from girih.optimizer.tiles.steps import unmasked
 from girih.options import Options
 from girih.specs.generated import plan_pb2
 

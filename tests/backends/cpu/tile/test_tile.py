@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from girih.backends.cpu import codegen, kernels
-from girih.backends.cpu.tile.cut import Cutter
 from girih.backends.cpu.tile.layout import swap_operands
+from girih.backends.cpu.tile.nests import EMITTERS
 from girih.hlo.build import build_region, make_op
 from girih.hlo.graph import Op, arguments
 from girih.hlo.ops.tile import INDEX
 from girih.hlo.types import BF16, F16, F32, F64, I1, I8, I32, TensorType, tensor_of
+from girih.optimizer.tiles.steps import Cutter
 
 from ....levels import levels
 from ..harness import check
@@ -314,7 +315,7 @@ def test_reductions_over_columns_share_their_passes(columns: int) -> None:
     inputs = [f32(rows, columns)]
     results = [tensor(rows, columns), tensor(columns)]
     op = call(body, inputs, results, ())
-    steps = Cutter(op).cut().steps
+    steps = Cutter(op, EMITTERS).cut().steps
     kinds = [step.op.attributes.get("kind") for step in steps if step.kind == "nest"]
     assert kinds == ["columns"]
     check(op, inputs, tolerance=1e-5)

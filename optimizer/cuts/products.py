@@ -7,8 +7,8 @@
           group     `vectors` registers wide
             panel   up to `rows` rows: the micro-kernel
 
-`candidates` are all cuts that the emitter can make of a product, as columns of one array, so that
-a cost model scores them at once; `default` is a choice without a machine model.
+`candidates` are all cuts that an emitter can make of a product, as columns of one array, so that
+a cost model scores them at once (`product_prices.py`); `default` is a choice without a machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from ....hlo.deciding import at_hint, surely_at_most
-from ....hlo.symbols import SymbolicDim
+from ...hlo.deciding import at_hint, surely_at_most
+from ...hlo.symbols import SymbolicDim
 
 PANEL_VECTORS = 2  # of packed weights: what a micro-kernel with rows enough takes at once
 _LEFT_BYTES = 3 << 18  # of a row block: what stays in an L2 cache of 2 MB beside other traffic

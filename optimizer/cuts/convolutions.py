@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....optimizer.cost import assumed
-from ....optimizer.cost.construct import score
-from ....optimizer.cost.model import Features, Traffic
-from ....optimizer.machine import Machine
-from . import blocking
-from .blocking import Blocking, ProductShape
-from .choose import ProductCounts
-from .lines import MOST_PACKED
+from ..cost import assumed
+from ..cost.construct import score
+from ..cost.model import Features, Traffic
+from ..machine import Machine
+from . import products
+from .product_prices import ProductCounts
+from .products import Blocking, ProductShape
 
-FIELDS = np.dtype([*((name, blocking.FIELDS[name]) for name in blocking.FIELDS.names or ()),
+FIELDS = np.dtype([*((name, products.FIELDS[name]) for name in products.FIELDS.names or ()),
                    ("way", np.int64)])  # fmt: skip
+MOST_PACKED = 19 << 15  # bytes of a row block that is packed: what workers may hold each
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def candidates(shape: ConvolutionShape) -> np.ndarray:
     product = shape.product
     found = []
     for number, way in enumerate(shape.ways):
-        for vectors in blocking.vector_choices(product):
-            most = blocking.most_rows(product, vectors, way.row_bytes > 0)
+        for vectors in products.vector_choices(product):
+            most = products.most_rows(product, vectors, way.row_bytes > 0)
             if way.panel > most:
                 continue
             rows = way.panel or most
-            panels = blocking.row_panels(product.rows, rows)[0]
+            panels = products.row_panels(product.rows, rows)[0]
             groups = -(-product.columns // (vectors * product.lanes))
             axes = _powers(-(-panels // way.unit)) if way.several else [1], _powers(groups)
             for units, some in itertools.product(*axes):
@@ -129,7 +129,7 @@ class ConvolutionProblem:
         )
 
     def features(self, configurations: np.ndarray, machine: Machine, executors: int) -> Features:
-        """See blocking.py for the order of the loops."""
+        """See products.py for the order of the loops."""
         return _WindowCounts(self.shape, configurations, machine, executors).features()
 
 

@@ -1,27 +1,24 @@
 """How loop kernels are cut: lanes of a vector, vectors of a turn, accumulators, elements of a tile.
 
 Emitters say what their kernel does as a `LoopShape`; `LoopProblem` predicts the time of every cut
-of it, for `optimizer/cost/construct.py`, and `choose` takes the fastest.
+of it, for `../cost/construct.py`, and `choose` takes the fastest.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ....hlo.deciding import at_hint
-from ....hlo.graph import Op, Region
-from ....hlo.symbols import SymbolicDim
-from ....optimizer.cost import assumed
-from ....optimizer.cost.construct import score
-from ....optimizer.cost.model import Features, Traffic, level_of
-from ....optimizer.machine import Machine
-from ....workers import kernel_pays
-from ...plain.frame import cost, weight
+from ...hlo.deciding import at_hint
+from ...hlo.symbols import SymbolicDim
+from ..cost import assumed
+from ..cost.construct import score
+from ..cost.model import Features, Traffic, level_of
+from ..machine import Machine
 
 Array = np.ndarray
 
@@ -30,6 +27,8 @@ _COUNTS = (1, 2, 4, 8)
 _BLOCKS = (1024, 4096, 16384, 65536)
 _FUNCTION = 20  # instructions, about
 _MOST = 1 << 30  # elements of an extent: of more, the best cuts are the same
+_NEAR = 4096  # bytes of a row, at most, where elements of all rows come before the next ones
+_MOST_ROWS = 64  # that are gone down at a time, where they have outer positions in common
 
 
 @dataclass(frozen=True)
@@ -89,16 +88,58 @@ def likely(size: int | SymbolicDim) -> int:
     return min(max(1, at_hint(size)), _MOST)
 
 
-def for_several(region: Region, elements: int, moved: float) -> bool:
-    """Whether several workers take part in a kernel that computes so many elements."""
-    return kernel_pays(cost(region) * elements / 8, moved)
+class Common(NamedTuple):
+    """What several rows have in common: vector instructions, and loads of single elements."""
+
+    work: float
+    gathered: int
 
 
-def operations(ops: Iterable[Op]) -> tuple[int, int, int]:
-    """Simple operations, divisions and functions of an element."""
-    kinds = [op.definition.cost_class for op in ops]
-    simple = sum(weight(op) == 1 for op in ops)
-    return simple, kinds.count("division"), kinds.count("transcendental")
+class RowsDown(NamedTuple):
+    """Of how many rows at a time the first elements are computed, then the next ones, so that what
+    rows have in common is computed once for them, and what that gains for each row, in vector
+    additions. block: rows that have all but their last outer position in common; 0: all of a range.
+    """
+
+    block: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class RowsInCommon:
+    """What is computed once for elements of several rows, or of one. count: elements of a row, of
+    so many bytes. row: vector instructions that all elements of a row have in common. rows: what
+    all rows have; near: what `length` rows have whose innermost outer position alone differs."""
+
+    count: int
+    element_bytes: int
+    row: float
+    rows: Common
+    near: Common
+    length: int
+
+    def down(self, lanes: int, stride: int) -> RowsDown:
+        """The best way to go down rows, `stride` elements at a time; a gain of 0 where elements of
+        a row come one after the other: then what they have in common is computed once, which else
+        is computed again for each stride. Rows are short, so that what is read together lies near.
+        """
+        bytes = self.count * self.element_bytes
+        if bytes > _NEAR:
+            return RowsDown(0, 0.0)
+        alike = assumed.LOOP_SIMPLE * self.row
+        again = 1 - stride / max(stride, self.count)
+        lost = (assumed.LOOP_ROW + alike) * again + assumed.LOOP_TURN
+
+        def gain(common: Common) -> float:
+            once = assumed.LOOP_SIMPLE * common.work
+            return (once + assumed.LOOP_GATHERED * lanes * common.gathered) * stride / lanes - lost
+
+        most = min(_MOST_ROWS, max(1, _NEAR * _MOST_ROWS // 4 // max(1, bytes)))
+        block = max(n for n in range(1, most + 1) if self.length % n == 0)
+        found = [RowsDown(0, max(0.0, gain(self.rows)))]
+        if block > 1:
+            found.append(RowsDown(block, gain(self.near) * (1 - 1 / block)))
+        return max(found, key=lambda one: one.gain)
 
 
 def candidates(shape: LoopShape) -> Array:

@@ -1,22 +1,29 @@
 """A tile function's body as steps: nests, accesses of memory, scalars, control flow.
 
-Runs of ordinary operations on tiles are fused as programs are (`optimizer/passes/fuse.py`); each
+Runs of ordinary operations on tiles are fused as programs are (`../passes/fuse.py`); each
 fusion is a *nest*, a small kernel on scratch or on windows of memory. Scalars that offsets, bounds
 and branches depend on are computed by the driver itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ....hlo.build import Builder, make_op
-from ....hlo.graph import Op, Region, Value, arguments, union_origins
-from ....hlo.regions import extract, inline
-from ....hlo.tiling import MEMORY_OPS
-from ....optimizer.passes.fuse import fuse_region
-from ...llvm import arithmetic
-from . import columns
+from ...hlo.build import Builder, make_op
+from ...hlo.graph import Op, Region, Value, arguments, union_origins
+from ...hlo.regions import extract, inline
+from ...hlo.tiling import MEMORY_OPS
+from ..passes.fuse import fuse_region
+
+
+class NestEmitters(NamedTuple):
+    """What a backend has code for. scalar: operations on scalars in registers. columns: regions
+    around reductions over the rows of one tile, in few passes."""
+
+    scalar: Callable[[Op], bool]
+    columns: Callable[[Region], bool]
 
 
 @dataclass(eq=False)
@@ -71,9 +78,11 @@ class Cutter:
     def __init__(
         self,
         kernel: Op,
+        able: NestEmitters,
         masks: Mapping[Region, Sequence[Op]] | None = None,
         idle: Collection[Op] = (),
     ) -> None:
+        self.able = able
         self.masks, self.idle = masks or {}, idle
         self.body = kernel.regions[0]
         self.results = frozenset(self.body.arguments[len(kernel.operands) :])
@@ -126,11 +135,21 @@ class Cutter:
                 pending += [region.arguments[value.index] for region in op.regions]
             elif op.definition.flow == "branch":
                 pending += [region.results[value.index] for region in op.regions]
-            elif _scalar(op):
+            elif self._scalar(op):
                 pending += op.operands
             else:
                 continue
             self.native.add(value)
+
+    def _scalar(self, op: Op) -> bool:
+        """Whether an operation on scalars has code of one register."""
+        if len(op.results) != 1 or any(
+            v.rank or v.element.is_complex for v in (*op.operands, op.result)
+        ):
+            return False
+        if op.definition.uniform or op.name in ("constant", "reshape"):
+            return True
+        return not op.regions and bool(op.operands) and self.able.scalar(op)
 
     def _carried(self, value: Value) -> list[Value]:
         """What an argument of a loop's body stands for."""
@@ -240,7 +259,7 @@ class Cutter:
             op = source.op or root.op
             assert op is not None
             steps.append(BodyStep("alias", op, (source,), (root,)))
-        return joined_columns(steps, set(roots))
+        return joined_columns(steps, set(roots), self.able.columns)
 
 
 def unmasked(
@@ -274,7 +293,9 @@ def unmasked(
     return kept[::-1], computed
 
 
-def joined_columns(steps: list[BodyStep], needed: set[Value]) -> list[BodyStep]:
+def joined_columns(
+    steps: list[BodyStep], needed: set[Value], fits: Callable[[Region], bool]
+) -> list[BodyStep]:
     """The steps with neighbouring nests over the columns of one tile made one. `needed` are the
     values that are used behind these steps."""
     found: list[BodyStep] = []
@@ -286,7 +307,7 @@ def joined_columns(steps: list[BodyStep], needed: set[Value]) -> list[BodyStep]:
                 break
             later = {value for step in steps[end:] for value in step.inputs}
             candidate = _joined(steps[number:end], needed | later)
-            if columns.fits(candidate.op.regions[0]):
+            if fits(candidate.op.regions[0]):
                 best, count = candidate, end - number
         found.append(best)
         number += count
@@ -314,17 +335,6 @@ def _joined(steps: Sequence[BodyStep], needed: set[Value]) -> BodyStep:
         region.result_types, origin, check=False,
     )  # fmt: skip
     return BodyStep("nest", op, tuple(inputs), tuple(outputs))
-
-
-def _scalar(op: Op) -> bool:
-    """Whether an operation on scalars has code of one register."""
-    if len(op.results) != 1 or any(
-        v.rank or v.element.is_complex for v in (*op.operands, op.result)
-    ):
-        return False
-    if op.definition.uniform or op.name in ("constant", "reshape"):
-        return True
-    return not op.regions and bool(op.operands) and arithmetic.supports(op)
 
 
 def _inner(step: BodyStep) -> Iterator[BodyStep]:

@@ -7,12 +7,12 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from ....optimizer.cost import assumed
-from ....optimizer.cost.construct import ranked, score
-from ....optimizer.cost.model import Features, Traffic, efficiency, level_of, scattered
-from ....optimizer.machine import Machine, Unit
-from . import blocking
-from .blocking import Blocking, ProductShape
+from ..cost import assumed
+from ..cost.construct import ranked, score
+from ..cost.model import Features, Traffic, efficiency, level_of, scattered
+from ..machine import Machine, Unit
+from . import products
+from .products import Blocking, ProductShape
 
 Array = np.ndarray
 
@@ -24,47 +24,52 @@ _CROWDED = 0.04  # of the lines of rows that meet in one place, those that are l
 
 @functools.lru_cache(4096)
 def choose(shape: ProductShape, machine: Machine) -> Blocking:
-    """The fastest predicted blocking; `blocking.default` where no other is clearly faster, and
+    """The fastest predicted blocking; `products.default` where no other is clearly faster, and
     where a side is unfolded while it is packed, whose cost the model does not know."""
     empty = not (shape.outer and shape.rows and shape.columns and shape.depth)
     if empty or shape.left_must_pack or shape.right_must_pack:
-        return blocking.default(shape)
+        return products.default(shape)
     problem = ProductProblem(shape)
     every = problem.configurations
     # Register blocks that leave the unit idle lose whatever is around them.
     panels = -(-shape.rows // every["rows"])
     filled = efficiency(unit_of(shape, machine), shape.rows / panels, every["vectors"])
     every = every[filled >= _FILLED * filled.max()]
-    usual = blocking.default(shape)
+    usual = products.default(shape)
     if usual.pack_right:
         # Long columns read in place, and sums that leave registers before they are complete, lose
         # by more than the model knows where there are rows enough for a tidy copy.
         every = every[every["pack_right"] & (every["depth"] == usual.depth)]
     scores = score(problem, every, machine)
     best = int(scores.order[0])
-    row = np.array([astuple(usual)], blocking.FIELDS)
+    row = np.array([astuple(usual)], products.FIELDS)
     time = score(problem, row, machine).time[0]
-    return usual if scores.time[best] > _CLEARLY * time else blocking.blocking_of(every[best])
+    return usual if scores.time[best] > _CLEARLY * time else products.blocking_of(every[best])
+
+
+def chosen(shape: ProductShape, machine: Machine) -> Blocking:
+    """The blocking that a kernel gets without a measurement."""
+    return products.streaming(shape) or choose(shape, machine)
 
 
 def best(shape: ProductShape, machine: Machine, most: int) -> list[tuple[Blocking, float]]:
     """The best predicted blockings with their seconds, at most `most`; first is the one that a
     kernel gets without a measurement."""
-    usual = blocking.streaming(shape) or choose(shape, machine)
+    usual = chosen(shape, machine)
     problem = ProductProblem(shape)
-    row = np.array([astuple(usual)], blocking.FIELDS)
+    row = np.array([astuple(usual)], products.FIELDS)
     found = {usual: float(score(problem, row, machine).time[0])}
     every, times = ranked(problem, machine)
     for configuration, time in zip(every[:most], times[:most], strict=True):
-        found.setdefault(blocking.blocking_of(configuration), float(time))
+        found.setdefault(products.blocking_of(configuration), float(time))
     return list(found.items())[:most]
 
 
 def is_candidate(shape: ProductShape, machine: Machine, cut: Blocking) -> bool:
     """Whether a product can be cut so, within the bounds of scratch that all choices keep."""
-    if cut == (blocking.streaming(shape) or choose(shape, machine)):
+    if cut == chosen(shape, machine):
         return True
-    return bool(np.any(blocking.candidates(shape) == np.array(astuple(cut), blocking.FIELDS)))
+    return bool(np.any(products.candidates(shape) == np.array(astuple(cut), products.FIELDS)))
 
 
 def unit_of(shape: ProductShape, machine: Machine) -> Unit:
@@ -79,13 +84,13 @@ class ProductProblem:
 
     @property
     def configurations(self) -> Array:
-        return blocking.candidates(self.shape)
+        return products.candidates(self.shape)
 
     def footprint(self, configurations: Array) -> Array:
-        return blocking.scratch_bytes(self.shape, configurations)
+        return products.scratch_bytes(self.shape, configurations)
 
     def features(self, configurations: Array, machine: Machine, executors: int) -> Features:
-        """See blocking.py for the order of the loops."""
+        """See products.py for the order of the loops."""
         return ProductCounts(self.shape, configurations, machine, executors).features()
 
 
