@@ -49,17 +49,19 @@ def _made(value: Value) -> tuple[Op | None, Sequence[Value]]:
     return inner, () if inner is None else [given.get(one, one) for one in inner.operands]
 
 
+_SIGNS = {"add": 1, "subtract": -1}
+
+
 def _step(argument: Value, result: Value) -> int | None:
     op, operands = _made(result)
-    if op is None or op.name not in ("add", "subtract"):
+    sign = None if op is None else _SIGNS.get(op.name)
+    if sign is None:
         return None
     left, right = operands
-    if op.name == "add" and right is argument:
+    if sign > 0 and right is argument:
         left, right = right, left
     number = integer(right)
-    if left is not argument or number is None:
-        return None
-    return number if op.name == "add" else -number
+    return None if left is not argument or number is None else sign * number
 
 
 def turns(loop: Op, found: Mapping[int, Counter]) -> int | None:

@@ -288,11 +288,8 @@ def test_winograd_of_planes(case: int, level: str, monkeypatch: pytest.MonkeyPat
     kernel = sorted(VOLUME_KERNELS)[case % 2]
     target = codegen.host_target(level)
     made: list[object] = []
-    emit = winograd.emit_winograd
-    monkeypatch.setattr(
-        "girih.backends.cpu.contract.convolution.emit_winograd",
-        lambda *a: made.append(emit(*a)) or made[-1],
-    )
+    form = winograd.of_tiles
+    monkeypatch.setattr(winograd, "of_tiles", lambda *a: made.append(form(*a)) or made[-1])
     op, inputs = convolution("NDHWC", kernel, sizes, (taps, 3, 3), **options)
     packing = packing_for(op, target, True)
     assert packing is not None and packing.name.startswith("winograd")
