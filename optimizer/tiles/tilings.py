@@ -91,7 +91,7 @@ def tile_of(op: Op, blocks: int, largest: bool) -> Tile | None:
     tilings = [sizes for _, _, *sizes in rows if len(sizes) == len(op.results[0].dims)]
     dims = [at_hint(dim) for dim in op.results[0].dims]
     counts = [math.prod(-(-d // s) for d, s in zip(dims, sizes, strict=True)) for sizes in tilings]
-    if not tilings:
+    if not tilings or not dims:
         return None
     sizes = tilings[counts.index(blocks) if blocks in counts else 0]
     *down, across = (min(size, max(dim, 1)) for size, dim in zip(sizes, dims, strict=True))

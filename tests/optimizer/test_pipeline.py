@@ -63,7 +63,7 @@ def test_pipeline_dumps(tmp_path: Path) -> None:
 
 
 def all_passes(target: str) -> list[Pass]:
-    options = girih.Options(cache="off")
+    options = girih.Options(cache="off", activation_precision="bfloat16")
     passes = pipeline_for(find(target, options), options)
     return [*passes.simplify, *passes.references, *passes.lower]
 

@@ -332,7 +332,7 @@ class _WinogradEmitter:
             tuple(v * self.lanes for v in range(self.vectors)),
             (Depth(self.depth, 1, self.width),), self.width,
             ahead=min(_MOST_LINES, -(-lines // (turns * panels))),
-            cut=self.steps < self.depth,
+            cut=self.steps < self.depth or len(self.turn) > 1,  # some taps meet padding alone
             most_products=FEW_PRODUCTS if self.opened else STEP_PRODUCTS,
         )  # fmt: skip
 

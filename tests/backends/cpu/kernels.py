@@ -61,8 +61,9 @@ def run_kernel(
     outputs: Sequence[np.ndarray],
     threads: int = 2,
     target: codegen.Target | None = None,
+    times: int = 1,
 ) -> None:
-    """Compiles and runs one kernel over all its tiles."""
+    """Compiles and runs one kernel over all its tiles; again, with what its scratch holds then."""
     plan, linked = build([(code.ir_text, code.symbol)], target)
     plan.kernels[0].scratch_bytes = code.scratch_bytes
     numbers = add_buffers(plan, plan_pb2.INPUT, inputs) + add_buffers(
@@ -70,4 +71,6 @@ def run_kernel(
     )
     add_run(plan, 0, numbers, code.tiles, parallel=code.parallel)
     variant = cpu.CpuVariant(plan, linked, {}, threads)
-    cpu.run(variant.context(), inputs, outputs)
+    context = variant.context()
+    for _ in range(times):
+        cpu.run(context, inputs, outputs)

@@ -102,7 +102,7 @@ def check(
     x, w = b.arguments([op.lhs.type, tensor_of(packed)])
     fusion = b.op("fusion", [x, w], {"kind": "contract"}, (region,), [op.type])
     out[...] = 99
-    run_kernel(contract.emit(fusion, target), [inputs[0], packed], [out], 2, target)
+    run_kernel(contract.emit(fusion, target), [inputs[0], packed], [out], 2, target, times=2)
     close(out, expected)
 
 
