@@ -16,6 +16,7 @@ from girih.backends.nvidia.assemble import assemble
 from girih.backends.nvidia.target import ARCHITECTURES
 from girih.hlo.errors import CompilerBug, UserError
 from girih.optimizer.prove import prove
+from girih.runtime.bundle import MemoryParts
 from girih.runtime.program import Program
 from girih.simulated import simulated_gpu
 
@@ -108,6 +109,7 @@ def test_turns_that_the_compiler_counts_are_not_read_back(schedule):
         (known,) = (one.branch_if_false.known for one in plan.steps if one.HasField(BRANCH))
         known.turns += 1
         variants = {name: replace(variant, plan=plan.SerializeToString())}
+        assert isinstance(program.parts, MemoryParts)
         parts = replace(program.parts, variants=variants)
         with pytest.raises(CompilerBug, match="not as many turns as its plan says"):
             Program(parts, name, driver=simulated_gpu(name))(X, W)
