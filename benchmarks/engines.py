@@ -190,6 +190,7 @@ def onnx_runtime(built: Built, folder: Path, name: str) -> Prepared:
 
 
 def girih_bf16(built: Built, folder: Path, name: str) -> Prepared:
+    """girih whose products and activations are bf16, as OpenVINO's are."""
     return girih_engine(built, folder, f"{name}-bf16", "bfloat16")
 
 

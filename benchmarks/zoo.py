@@ -5,7 +5,7 @@
     python benchmarks/zoo.py --only gpt2,llama --engines girih,xla
     python benchmarks/zoo.py --wider              the models of other families instead
     python benchmarks/zoo.py --batch 8            the torch models with 8 of each input
-    python benchmarks/zoo.py --bf16               bfloat16 products, beside torch's and OpenVINO's
+    python benchmarks/zoo.py --bf16               in bfloat16, beside torch's and OpenVINO's ways
 
 Each model runs in a process of its own. There, the engines take turns in short rounds, so that a
 change of the machine's clock or load meets all of them; a latency is the median over all rounds,
@@ -262,7 +262,7 @@ def check_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def speed_table(rows: list[dict[str, Any]], options: argparse.Namespace) -> Table:
-    kind = "bfloat16 products" if options.bf16 else "fp32"
+    kind = "bfloat16 products and activations" if options.bf16 else "fp32"
     table = Table(title=f"median milliseconds, batch {options.batch}, {kind}")
     peers = list(dict.fromkeys(peer for row in rows for peer in row.get("engines", {}))) or [""]
     more = ("best\n/ girih", "compile\ns", "first\ns", "bundle\nMB", "temp\nMB", "XLA's\nMB")

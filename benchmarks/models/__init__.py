@@ -17,7 +17,7 @@ import numpy as np
 TOLERANCE = 1e-3
 """The zoo's gate: max |girih - framework| <= TOLERANCE x max |framework|, for each result."""
 TOLERANCE_BF16 = 1e-1
-"""The same where products read bfloat16, against the framework's float32."""
+"""The same where products and activations are bfloat16, against the framework's float32."""
 
 
 @dataclass(frozen=True)

@@ -256,8 +256,6 @@ def _schedule(plan: plan_pb2.Plan, steps: Sequence[Step], driver: Driver) -> str
         )
     if not lacks:
         return wanted or "host"
-    if plan.prices:  # nobody has asked for it
-        return "host"
     if plan.schedule_required:
         raise UserError(f"strict: {lacks}; install a newer one, or compile with schedule='host'")
     warnings.warn(f"{lacks}: the host decides, schedule 'host'", stacklevel=2)

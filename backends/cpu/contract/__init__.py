@@ -20,6 +20,7 @@ from . import convolution
 from .convolution import emit_convolution
 from .dot import Uneven, emit_dot, is_narrow, product_of
 from .packing import packing_for
+from .product import Product
 
 __all__ = ["Uneven", "cut_by", "emit", "packing_for", "shape_of", "windows_of"]
 
@@ -64,16 +65,7 @@ def emit(op: Op, target: Target, blocking: Blocking | ConvolutionCut | None = No
 
 def shape_of(op: Op, target: Target) -> ProductShape | None:
     """The shape that blockings are chosen for; None where a contraction is not cut by one."""
-    op, body, contraction = _parts(op)
-    if contraction.name != "dot_general" or contraction.type.element.is_complex:
-        return None
-    if contraction.type.size == 0:
-        return None
-    values = list(body.arguments) if body is not None else list(op.operands)
-    try:
-        product = product_of(contraction, body, values, target)
-    except Uneven:
-        return None
+    product = _product(op, target)
     return None if product is None else product.shape
 
 
@@ -89,17 +81,24 @@ def windows_of(op: Op, target: Target) -> ConvolutionShape | None:
 def cut_by(op: Op, target: Target) -> ProductShape | ConvolutionShape | None:
     """The shape of a contraction that is cut in one way, at the likely sizes; None where it has
     several parts, or instructions for narrow numbers, which divide it by rules."""
-    op, body, contraction = _parts(op)
-    if contraction.name != "dot_general":
+    if _parts(op)[2].name != "dot_general":
         return windows_of(op, target)
-    if contraction.type.element.is_complex or contraction.type.size == 0:
+    product = _product(op, target)
+    return None if product is None or is_narrow(product) else at_hints(product.shape)
+
+
+def _product(op: Op, target: Target) -> Product | None:
+    """The blocked product that a `dot_general` is; None where it is none."""
+    op, body, contraction = _parts(op)
+    if contraction.name != "dot_general" or contraction.type.element.is_complex:
+        return None
+    if contraction.type.size == 0:
         return None
     values = list(body.arguments) if body is not None else list(op.operands)
     try:
-        product = product_of(contraction, body, values, target)
+        return product_of(contraction, body, values, target)
     except Uneven:
         return None
-    return None if product is None or is_narrow(product) else at_hints(product.shape)
 
 
 def _parts(op: Op) -> tuple[Op, Region | None, Op]:
